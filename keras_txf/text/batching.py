@@ -24,29 +24,30 @@ def batch_by_length(
     static: bool = True,
     drop_remainder: bool = False,
 ) -> Any:
-    """Makes batches of examples of similar length: the shorter the examples, the more of them in a batch.
+    """Makes batches of examples of similar length: shorter examples make larger batches.
 
-    Shuffle the examples before. A batch comes as soon as it is full, so the lengths of batches are not random: shuffle
-    the batches too where that matters.
+    Shuffle the examples first. A batch comes as soon as it is full, so that the lengths of batches are not random:
+    shuffle the batches too if that matters.
 
     Args:
         dataset: `tf.data.Dataset` of examples, such as `classification` and `translation` make. The longest row of an
-            example counts.
+            example is its length.
         tokens: the largest number of positions, padding included, of each input of a batch.
         lengths: list of int, the lengths of the buckets, see `bucket_lengths`; or an int, the length of the longest
-            example: then each bucket is about a quarter longer than the one before.
+            example. With an int, each bucket is about a quarter longer than the previous bucket.
         pad_id: the id of padding.
-        static: whether to pad rows to the length of the bucket. There are then only as many shapes as buckets: for
-            JAX, which compiles each shape. False pads rows to the longest row of the batch.
-        drop_remainder: whether to drop batches that are not full at the end.
+        static: whether to pad rows to the length of the bucket, so that each bucket has one shape: JAX compiles each
+            shape. False pads rows to the longest row of the batch.
+        drop_remainder: whether to drop the last batches that are not full.
 
     Returns:
-        `tf.data.Dataset` of the examples' structure: int (L,) becomes (B, L), a label (B,). `counted` tells `fit` the
-        number of batches.
+        `tf.data.Dataset` of batches with the examples' structure: ids (L,) become (B, L), a label () becomes (B,).
+        `counted` tells `fit` the number of batches.
 
     Raises:
-        ValueError: elements without rows, lengths that do not grow, fewer tokens than the longest row. A longer example
-            raises `tf.errors.InvalidArgumentError` when the data set reads it.
+        ValueError: elements without rows, lengths that do not grow, fewer `tokens` than the last of `lengths`. An
+            example longer than the last of `lengths` raises `tf.errors.InvalidArgumentError` when the data set reads
+            it.
 
     Example:
 
@@ -104,7 +105,7 @@ def bucket_lengths(dataset: Any, count: int = 8, verbose: int | str = "auto") ->
     has_rows(dataset)
     found = read_all(dataset, lambda *example: longest_row(example), "example", "bucket_lengths", verbose)
     found = np.maximum(found, 1)
-    step = -(-found.max() // 1024)  # of more than 1,024 lengths it compares a part
+    step = -(-found.max() // 1024)  # compares at most about 1,024 lengths
     lengths, examples = np.unique(np.minimum(-(-found // step) * step, found.max()), return_counts=True)
     return best(lengths, examples, min(count, len(lengths)))
 
@@ -113,17 +114,18 @@ def counted(dataset: Any, verbose: int | str = "auto") -> Any:
     """Counts the elements of a data set, so that `fit` knows the number of steps in an epoch.
 
     `next_token`, `batch_by_length` and `pack` do not know their number of elements. Keras then warns at the end of the
-    first epoch that the data has run out, and takes its number of steps for the later epochs. Reads the data set once:
-    cache it before where that is slow.
+    first epoch that the data has run out, and uses its number of steps for later epochs. This function reads the data
+    set once: cache a slow data set first.
 
     Args:
-        dataset: `tf.data.Dataset` of batches, or of examples, with the same number of elements in each pass. The number
-            of rows of `pack` depends on the order of its examples: shuffle its rows, not the examples. To pack the
-            examples anew in each epoch, use `fit(rows.repeat(), steps_per_epoch=...)`.
+        dataset: `tf.data.Dataset` of batches or examples, with the same number of elements in each pass. The order of
+            examples changes the number of rows of `pack`: shuffle the rows, not the examples. To pack the examples anew
+            in each epoch, use `fit(rows.repeat(), steps_per_epoch=...)`.
         verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
 
     Returns:
-        `tf.data.Dataset` of the same elements. A pass with another number raises `tf.errors.FailedPreconditionError`.
+        `tf.data.Dataset` of the same elements. A pass with another number of elements raises
+        `tf.errors.FailedPreconditionError`.
 
     Raises:
         ValueError: no elements; a data set without an end.
@@ -158,8 +160,8 @@ def read_all(dataset, function, unit, name, verbose):
 def best(lengths, examples, count):
     """Returns the lengths of the `count` buckets with the fewest positions, by dynamic programming.
 
-    cost[j] is the number of positions of the examples of the first j lengths, in as many buckets as there were rounds;
-    bucket[j, i] the number of positions of the examples of the lengths from i to j, in one bucket.
+    After n rounds, cost[j] is the number of positions of the examples of the first j lengths, in n buckets. bucket[j,
+    i] is the number of positions of the examples of the lengths from i to j, in one bucket.
     """
     before = np.concatenate([[0], np.cumsum(examples)])
     bucket = (before[:, None] - before) * np.concatenate([[0], lengths])[:, None]
@@ -186,7 +188,7 @@ def bucket_list(lengths):
             lengths.append(lengths[-1] + max(4, lengths[-1] // 4))
         return [*lengths[:-1], longest]
     if not isinstance(lengths, (list, tuple)) or not lengths:
-        raise bad_argument("lengths", "be a list of lengths, or the longest of all", lengths)
+        raise bad_argument("lengths", "be a list of lengths, or the longest length", lengths)
     lengths = [checks.size("lengths", length) for length in lengths]
     if any(a >= b for a, b in zip(lengths, lengths[1:])):
         raise bad_argument("lengths", "grow", lengths)
@@ -209,5 +211,5 @@ def has_rows(dataset):
 
 
 def padding(spec, pad_id):
-    """The padding of a part of an example: `pad_id` for ids, 0 for weights."""
+    """Returns the padding of a part of an example: `pad_id` for ids, 0 for weights."""
     return tf.constant(pad_id if spec.dtype.is_integer and spec.shape.rank else 0, spec.dtype)

@@ -1,8 +1,8 @@
 """BERT's words: cleans, decomposes, lower-cases and splits text, character by character.
 
-Tables decide, exactly as in Hugging Face's `tokenizers`, so that the words do not depend on the version of Unicode of
-Python, TensorFlow or ICU. The package has the categories of Unicode 8 and the decompositions of Unicode 12: it takes
-later marks for letters. Ranges are hexadecimal, both ends included.
+Tables define the words exactly as in Hugging Face's `tokenizers`. Hence the words do not depend on the Unicode version
+of Python, TensorFlow or ICU. `tokenizers` has the categories of Unicode 8 and the decompositions of Unicode 12: it
+treats later marks as letters. Ranges are hexadecimal, both ends included.
 
 Legend: R texts, C characters, W words.
 """
@@ -16,13 +16,13 @@ import numpy as np
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.ragged import marked
 
-# The new characters of a character have flags above their 21 bits, in this order.
+# New characters have flags above their 21 bits, in this order.
 CHARACTER = (1 << 21) - 1
-MORE = 1 << 21  # further characters follow
-MOVES = 1 << 22  # an accent that stays, and is sorted among the accents
+MORE = 1 << 21  # more new characters follow
+MOVES = 1 << 22  # a kept accent, which is sorted among the accents
 SPACE = 1 << 23  # ends a word
 ALONE = 1 << 24  # is a word
-STARTER = 1 << 25  # an accent that is dropped, and ends a run of sorted accents
+STARTER = 1 << 25  # a dropped accent, which ends a run of sorted accents
 DROPPED = 1 << 26
 PAGE = 256
 
@@ -48,7 +48,7 @@ def words(texts, lowercase, strip_accents, split_chinese, clean):
 
 
 def changed(codes, first, rest, page_of):
-    """Normalises code points, RaggedTensor (R, C): returns as many, fewer or more, with their flags."""
+    """Normalises code points, RaggedTensor (R, C), and adds flags. The number of characters may change."""
     code = codes.values
     page = tf.gather(page_of, tf.bitwise.right_shift(code, 8))
     index = page * PAGE + tf.bitwise.bitwise_and(code, PAGE - 1)
@@ -64,7 +64,7 @@ def changed(codes, first, rest, page_of):
 
 
 def drop_flagged(ragged, flag):
-    """Returns the values below the flag; where all are below it, which is usual, at no cost."""
+    """Returns the values below the flag. Usually all values are below it, which costs nothing."""
     kept = ragged.values < flag
 
     def some():
@@ -88,7 +88,7 @@ def in_canonical_order(characters):
 
 @functools.cache
 def accents():
-    """Returns the accents that stay, int32, sorted, and their canonical combining classes, int64."""
+    """Returns the kept accents, int32, sorted, and their canonical combining classes, int64."""
     codes = sorted(code_points(REORDERED))
     return np.array(codes, "int32"), np.array([unicodedata.combining(chr(code)) for code in codes], "int64")
 
@@ -113,7 +113,7 @@ def tables(lowercase, strip_accents, split_chinese, clean):
     """Makes the tables of the new characters of each code point; equal pages of 256 code points are stored once.
 
     Returns:
-        first: int32 (cells,), the exclusive or of the code point and its first new character: 0 for no change.
+        first: int32 (cells,), XOR of the code point and its first new character: 0 for no change.
         rest: int32 (cells, 0 to 2), its further new characters.
         page_of: int32 (4352,), the page of every 256 code points.
     """
@@ -183,7 +183,7 @@ FF1F-FF20 FF3B-FF3D FF3F FF5B FF5D FF5F-FF65 10100-10102 1039F 103D0 1056F 10857
 16B37-16B3B 16B44 1BC9F 1DA87-1DA8B
 """
 
-# Category Mn. `strip_accents` drops them once accented letters are taken apart.
+# Category Mn. `strip_accents` drops these marks after the decomposition of accented letters.
 MARKS = """
 300-36F 483-487 591-5BD 5BF 5C1-5C2 5C4-5C5 5C7 610-61A 64B-65F 670 6D6-6DC 6DF-6E4 6E7-6E8 6EA-6ED 711 730-74A
 7A6-7B0 7EB-7F3 816-819 81B-823 825-827 829-82D 859-85B 8E3-902 93A 93C 941-948 94D 951-957 962-963 981 9BC 9C1-9C4
@@ -207,19 +207,19 @@ AAB0 AAB2-AAB4 AAB7-AAB8 AABE-AABF AAC1 AAEC-AAED AAF6 ABE5 ABE8 ABED FB1E FE00-
 E0100-E01EF
 """
 
-# Characters that are not among the marks above, but have a canonical combining class: only their order changes.
+# Other characters with a canonical combining class: only their order changes.
 REORDERED = """
 8D4-8E1 1B44 1BAA 1BF2-1BF3 1DFB 302E-302F A953 A9C0 111C0 11235 1134D 11442 11446 116B6 11C3F 1D165-1D166 1D16D-1D172
 1E000-1E006 1E008-1E018 1E01B-1E021 1E023-1E024 1E026-1E02A 1E944-1E94A
 """
 
-# The blocks that `handle_chinese_chars` puts blanks around. Extension E begins at 2B820; the library says 2B920.
+# The blocks around which `handle_chinese_chars` puts blanks. Extension E begins at 2B820; the library has 2B920.
 CHINESE = "3400-4DBF 4E00-9FFF F900-FAFF 20000-2A6DF 2A700-2B81F 2B920-2CEAF 2F800-2FA1F"
 
 # Decompositions of Unicode 13 and later.
 NOT_DECOMPOSED = "105C9 105E4 11383 11385 1138E 11391 113C5 113C7-113C8 11938 16121-16128 16D68-16D6A"
 
-# Capitals of Unicode 14 to 17, which Python may not know yet, and the first of their small letters.
+# Capitals of Unicode 14 to 17, which Python may not know yet, and the first small letter of each range.
 NEW_CAPITALS = """
 1C89>1C8A 2C2F>2C5F A7C0>A7C1 A7CB>264 A7CC>A7CD A7CE>A7CF A7D0>A7D1 A7D2>A7D3 A7D4>A7D5 A7D6>A7D7 A7D8>A7D9 A7DA>A7DB
 A7DC>19B 10570-1057A>10597 1057C-1058A>105A3 1058C-10592>105B3 10594-10595>105BB 10D50-10D65>10D70 16EA0-16EB8>16EBB
@@ -245,6 +245,6 @@ def decompose(character):
 
 @functools.cache
 def letters():
-    """Returns the code points with a small letter or a decomposition, which all lie in the first three planes."""
+    """Returns the code points with a small letter or a decomposition. All lie in the first three planes."""
     every = map(chr, range(0x30000))
     return [ord(character) for character in every if lower(character) != character or decompose(character) != character]

@@ -20,7 +20,7 @@ from keras_txf.text.lazy_imports import tf, tokenizers
 from keras_txf.text.tokenizer import Tokenizer, TokenizerOptions
 from keras_txf.text.vocabulary import LARGEST_VOCABULARY, first_tokens, from_files, lines, read_text
 
-# Of this process; letters and digits, which normalizers leave alone.
+# New in each process; letters and digits, which normalizers do not change.
 PREFIX = secrets.token_hex(16)
 
 
@@ -30,25 +30,25 @@ class BytePairOptions(TokenizerOptions, total=False):
     pad_token: Annotated[
         str | None,
         None,
-        "special token of padding; default `<pad>` or `[PAD]` where there is one, else None. A tokenizer without one, "
-        "such as GPT-2's, can pad with any special token.",
+        "special token of padding; default `<pad>` or `[PAD]` if the file has it, else None. A tokenizer without a "
+        "token of padding, such as GPT-2's, can pad with any special token.",
     ]
 
 
 @register
 class BytePairTokenizer(Tokenizer):
-    """Runs a `tokenizer.json`, byte-level BPE above all, by the package `tokenizers`.
+    """Runs a `tokenizer.json`, such as byte-level BPE, with the package `tokenizers`.
 
-    For GPT-2, RoBERTa, BART, Llama 3, Qwen and others. The tokenizer runs in Python next to TensorFlow's graph: in
-    `tf.data` and in a functional model, whose `.keras` file holds it, but not in a SavedModel, nor without the package
-    `tokenizers`.
+    For GPT-2, RoBERTa, BART, Llama 3, Qwen and others. The tokenizer runs in Python, outside of TensorFlow's graph: in
+    `tf.data` and in a functional model, whose `.keras` file holds it. It does not run in a SavedModel, or without the
+    package `tokenizers`.
 
     Args:
-        definition: str, the content of the file, which `from_file` reads. The file decides all but padding, truncation
-            and the special tokens around a text: these are options of this tokenizer.
+        definition: str, the content of the file, which `from_file` reads. Padding, truncation and the special tokens
+            around a text are options of this tokenizer; the file defines everything else.
         {options}
 
-    The `added_tokens` of the file that it marks as special are the special tokens.
+    The special tokens are the `added_tokens` that the file marks as special.
 
     Call arguments:
         inputs: str, nested lists of str, or a string tensor (...), dense or ragged. Bytes that are not UTF-8 count as
@@ -59,7 +59,7 @@ class BytePairTokenizer(Tokenizer):
 
     Raises:
         ImportError: `tokenizers` is not installed.
-        ValueError: a text that is not the content of a `tokenizer.json`, ids without a token; see also `Tokenizer`.
+        ValueError: a string that is not the content of a `tokenizer.json`, an id without a token; see also `Tokenizer`.
 
     Reference:
         [Language Models are Unsupervised Multitask Learners](https://openai.com/research/better-language-models).
@@ -83,9 +83,7 @@ class BytePairTokenizer(Tokenizer):
                 f"`definition` must have one token for each id; received {size} tokens for {len(tokens)} ids."
             )
         if missing:
-            raise ValueError(
-                f"`definition` must have a token for each id; received one without a token for id {missing[0]}."
-            )
+            raise ValueError(f"`definition` must have a token for each id; received none for id {missing[0]}.")
         added = kernel.get_added_tokens_decoder()
         special = [added[id].content for id in sorted(added) if added[id].special]
         pad_token = own.pop("pad_token")
@@ -96,17 +94,17 @@ class BytePairTokenizer(Tokenizer):
         parts = json.loads(kernel.to_str())
         unk_token = parts["model"].get("unk_token") or tokens.get(parts["model"].get("unk_id"))
         if checks.strings("added_tokens", own["added_tokens"]):
-            raise bad_argument("added_tokens", "be those of `definition`, which may hold any", own["added_tokens"])
+            raise bad_argument("added_tokens", "be left out: `definition` holds the added tokens", own["added_tokens"])
         super().__init__([tokens[id] for id in range(len(tokens))], special, pad_token, unk_token, **own, **options)
         self._kernel = kernel
         self._definition = definition
         self._encoder = escaping(kernel, parts, special) if self.special_tokens_in_text == "escape" else kernel
-        self._prepare = None  # function of a text before `_encoder`
+        self._prepare = None  # a function of a text, before `_encoder`
 
     @classmethod
     @shows_defaults
     def from_file(cls, path: str | os.PathLike, **options: Unpack[BytePairOptions]) -> Self:
-        """The tokenizer of a `tokenizer.json`.
+        """Makes the tokenizer of a `tokenizer.json`.
 
         Args:
             path: the file.
@@ -114,7 +112,7 @@ class BytePairTokenizer(Tokenizer):
 
         Raises:
             ImportError: `tokenizers` is not installed.
-            ValueError: a file that is missing, empty, not in UTF-8 or no `tokenizer.json`.
+            ValueError: a file that is missing, empty, not in UTF-8 or not a `tokenizer.json`.
         """
         return from_files(functools.partial(cls, read_text("path", path)), [path], {}, options)
 
@@ -129,7 +127,7 @@ class BytePairTokenizer(Tokenizer):
         verbose: int | str = "auto",
         **options: Unpack[BytePairOptions],
     ) -> Self:
-        """Trains a byte-level BPE tokenizer, which splits text into words as GPT-2's does.
+        """Trains a byte-level BPE tokenizer, which splits text into words like GPT-2's.
 
         Args:
             source: path of a text file in UTF-8, or a list of paths; or an iterable of strings.
@@ -163,7 +161,7 @@ class BytePairTokenizer(Tokenizer):
 
     @property
     def continuing_prefix(self):
-        """The prefix of the pieces within a word, such as "##"; None or "" where they have none."""
+        """The prefix of the pieces within a word, such as "##"; None or "" for no prefix."""
         return getattr(self._kernel.model, "continuing_subword_prefix", None)
 
     def _rows(self, texts):
@@ -177,7 +175,7 @@ class BytePairTokenizer(Tokenizer):
         return tf.RaggedTensor.from_row_lengths(ids, lengths, validate=False)
 
     def keep_special_tokens_without(self, guard):
-        """Keeps special tokens whole, unless the character `guard` follows their first one; removes `guard`."""
+        """Keeps a special token whole, unless the character `guard` follows its first character. Removes `guard`."""
         self._encoder, names = with_secret_names(self._kernel.to_str())
         tokens = sorted(names, key=len, reverse=True)
         pattern = re.compile("|".join(f"{re.escape(token)}(?!{guard})" for token in tokens) or "(?!)")
@@ -212,7 +210,7 @@ def kernel_of(definition):
         parts = parse_json(definition)
         kernel = tokenizers.Tokenizer.from_str(definition)
         for token in parts.get("added_tokens") or []:
-            if kernel.token_to_id(token["content"]) != token["id"]:  # the package would ignore the token
+            if kernel.token_to_id(token["content"]) != token["id"]:  # `tokenizers` would ignore the token
                 raise ValueError(f"the added token {short_repr(token)} must not have the id of another one")
         kernel.encode("a word", add_special_tokens=False)
     except ImportError:
@@ -226,12 +224,12 @@ def kernel_of(definition):
 
 
 def escaping(kernel, parts, special):
-    """Returns a tokenizer with the same ids that takes special tokens in a text for ordinary text.
+    """Returns a tokenizer with the same ids that reads special tokens in a text as ordinary text.
 
     Args:
-        kernel: `tokenizers.Tokenizer`. It is changed, or not used any more.
+        kernel: `tokenizers.Tokenizer`, which the function may change.
         parts: the parsed JSON of `kernel`.
-        special: list of its special tokens.
+        special: list of the special tokens.
     """
     if not _makes(parts["model"], _hidden(parts["model"], special)):
         kernel.encode_special_tokens = True
@@ -241,7 +239,7 @@ def escaping(kernel, parts, special):
 
 @functools.lru_cache(maxsize=4)
 def with_secret_names(definition):
-    """Returns a tokenizer that finds special tokens under secret names alone, and a dict of these names by token.
+    """Returns a tokenizer that finds special tokens only under secret names, and a dict of these names by token.
 
     Args:
         definition: JSON of a `tokenizers.Tokenizer`, without padding and truncation.
@@ -251,14 +249,14 @@ def with_secret_names(definition):
 
 
 def _hidden(model, special):
-    """The special tokens that are pieces of a model, without the unknown token."""
+    """Returns the special tokens that are pieces of a model, except the unknown token."""
     pieces = model["vocab"] if isinstance(model["vocab"], dict) else dict(model["vocab"])
     return {token for token in special if token in pieces} - {model.get("unk_token")}
 
 
 def _makes(model, hidden):
-    """Whether a model may make one of these pieces of ordinary text."""
-    if model["type"] != "BPE" or model.get("ignore_merges"):  # whole words or pieces are looked up
+    """Whether a model may turn ordinary text into one of these pieces."""
+    if model["type"] != "BPE" or model.get("ignore_merges"):  # these models look up whole words or pieces
         return bool(hidden)
     return any(_merged(model, _pair(merge)) in hidden for merge in model["merges"])
 
@@ -272,7 +270,7 @@ def _merged(model, pair):
 
 
 def _renamed(parts, special):
-    """The tokenizer of `parts` that has its special tokens under secret names, and these names by token.
+    """Returns the tokenizer of `parts` with secret names for special tokens, and these names by token.
 
     The unknown token keeps its name.
     """
@@ -297,6 +295,6 @@ def _renamed(parts, special):
         if encoder.token_to_id(names.get(token["content"], token["content"])) != token["id"]:
             raise ValueError(
                 "`definition` must keep the ids of special tokens under other names; received "
-                f"{short_repr(token['content'])}, which has another id then."
+                f"{short_repr(token['content'])}, whose id changes."
             )
     return encoder, names

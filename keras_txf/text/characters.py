@@ -23,10 +23,10 @@ BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 class ByteTokenizer(Tokenizer):
     """Makes a token of each byte of the text in UTF-8: nothing to train, no unknown token.
 
-    For many languages, noisy text, and small vocabularies. Sequences are about four times as long as with subwords.
+    For many languages, noisy text and small vocabularies. Sequences are about four times as long as with subwords.
 
     Args:
-        special_tokens: list of str, the first ids; the bytes follow. The default is ByT5's, so that the id of a byte
+        special_tokens: list of str, the first ids, which the bytes follow. With the default, ByT5's, the id of a byte
             is its value plus 3.
         extra_tokens: list of str, special tokens whose ids follow the ids of the bytes.
         pad_token: the special token of padding, or None.
@@ -39,7 +39,7 @@ class ByteTokenizer(Tokenizer):
         int32 (..., length), ragged where `length` is None.
 
     Raises:
-        ValueError: special tokens that come twice or are names of bytes such as `<0x41>`; see also `Tokenizer`.
+        ValueError: special tokens that occur twice or are names of bytes such as `<0x41>`; see also `Tokenizer`.
 
     Reference:
         [ByT5](https://arxiv.org/abs/2105.13626).
@@ -61,7 +61,7 @@ class ByteTokenizer(Tokenizer):
         **options: Unpack[TokenizerOptions],
     ):
         first, last = checks.strings("special_tokens", special_tokens), checks.strings("extra_tokens", extra_tokens)
-        unk_token = "<unk>" if "<unk>" in first else None  # no text has this token
+        unk_token = "<unk>" if "<unk>" in first else None  # no text becomes this token
         super().__init__(first + BYTE_TOKENS + last, first + last, pad_token, unk_token, **options)
         self._first, self._last = tuple(first), tuple(last)
 
@@ -139,7 +139,7 @@ class CharacterTokenizer(Tokenizer):
         for token in characters:
             if len(token) > 1:
                 raise bad_argument("vocabulary", "hold single characters and special tokens", token)
-        # Up to the last known code point; the entry after it is for all unknown ones.
+        # The last entry is the id of code points beyond the vocabulary's.
         self._ids = np.full(2 + max(map(ord, characters), default=0), self.unk_id, "int32")
         for character in characters:
             self._ids[ord(character)] = self.token_to_id(character)
@@ -157,20 +157,20 @@ class CharacterTokenizer(Tokenizer):
         """Makes the tokenizer of the characters of a text, the most frequent first.
 
         Args:
-            source: path of a text file in UTF-8, or a list of paths, whose line ends count as characters too; or an
+            source: path of a text file in UTF-8, or a list of paths; the ends of lines are characters too. Or an
                 iterable of strings.
-            vocab_size: the number of tokens, special tokens included; default all characters.
+            vocab_size: the number of tokens, special tokens included; default all characters of the text.
             special_tokens: the first tokens.
             verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
             {options}
 
         Raises:
-            ValueError: an empty source, a wrong encoding, a size too small for the special tokens.
+            ValueError: an empty source, a wrong encoding, a `vocab_size` too small for the special tokens.
         """
         special_tokens = first_tokens(special_tokens)
         vocab_size = checks.optional(checks.positive_integer, "vocab_size", vocab_size)
         if vocab_size is not None and vocab_size <= len(special_tokens):
-            raise bad_argument("vocab_size", f"leave room beside {len(special_tokens)} special tokens", vocab_size)
+            raise bad_argument("vocab_size", f"be more than the {len(special_tokens)} special tokens", vocab_size)
         counts = collections.Counter()
         for line in lines(source, keep_ends=True, verbose=verbose):
             counts.update(line)

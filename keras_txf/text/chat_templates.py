@@ -22,8 +22,8 @@ from keras_txf.text.folder_files import TOKENS, content, read_config
 from keras_txf.text.lazy_imports import require_jinja2
 from keras_txf.text.vocabulary import read_text
 
-ROLES = ("system", "user", "assistant", "tool")  # of any template; it may have others, which it names
-REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one thing in the messages of different models
+ROLES = ("system", "user", "assistant", "tool")  # of every template; a template may name further roles
+REASONING = ("reasoning_content", "thinking", "reasoning")  # names of the reasoning in messages of different models
 FILE, OTHERS = "chat_template.jinja", "additional_chat_templates"
 
 
@@ -31,17 +31,18 @@ FILE, OTHERS = "chat_template.jinja", "additional_chat_templates"
 class ChatTemplate:
     """Renders messages to the text of a conversation, as `apply_chat_template` of transformers does.
 
-    For `conversations`, which trains on the answers of a conversation, and `txf.tasks.TextGenerator`, which chats. The
-    template runs in jinja2's sandbox, in a process of its own with 10 seconds and 512 MiB: it reads the messages alone.
+    For `conversations`, which trains on the answers of a conversation, and for `txf.tasks.TextGenerator`, which chats.
+    The template runs in jinja2's sandbox, in another process with limits of 10 seconds and 512 MiB. It reads the
+    messages alone.
 
     Args:
-        template: str, a Jinja template; or a dict of several by name, of which "default" is for conversations and
-            "tool_use", if there, for conversations with tools.
+        template: str, a Jinja template; or a dict of templates by name. "default" is for conversations, and "tool_use",
+            if present, for conversations with tools.
         special_tokens: dict of the special tokens that the template may name: {"bos_token": "<s>", "eos_token": ...}.
 
     Raises:
-        ImportError: by `render`, the package `jinja2` is not installed.
-        ValueError: no Jinja template, or several without "default".
+        ImportError: `render` needs the package `jinja2`, which is not installed.
+        ValueError: a string that is not a Jinja template, or a dict without "default".
 
     Reference:
         [Chat templates](https://huggingface.co/docs/transformers/chat_templating) of transformers.
@@ -64,7 +65,7 @@ class ChatTemplate:
         if not isinstance(special_tokens, dict) or not _all_strings(special_tokens):
             raise bad_argument("special_tokens", "be a dict of strings, such as {'eos_token': '</s>'}", special_tokens)
         self.templates, self.special_tokens = dict(templates), dict(special_tokens)
-        if importlib.util.find_spec("jinja2"):  # a checkpoint with a template loads without it
+        if importlib.util.find_spec("jinja2"):  # a checkpoint with a template loads without jinja2
             for source in self.templates.values():
                 has_generation(source)  # raises ValueError if it is not a template
 
@@ -80,10 +81,10 @@ class ChatTemplate:
         """Renders a conversation.
 
         Args:
-            messages: list of dicts with the keys "role", which is "system", "user", "assistant", "tool" or another that
-                the template names, and "content", a string; or a list of parts such as {"type": "text", "text": "Hi"}
-                where the template reads their "text". Keys whose value is None are left out.
-            add_generation_prompt: whether to end with what comes before an answer, for a model to go on from.
+            messages: list of dicts with the keys "role" and "content". A role is "system", "user", "assistant", "tool"
+                or another role that the template names. The content is a string; or a list of parts such as {"type":
+                "text", "text": "Hi"}, if the template reads their "text". Keys with the value None are left out.
+            add_generation_prompt: whether to end with the prompt of an answer, which a model then writes.
             tools: list of dicts, the JSON schemas of functions that the model may call.
             documents: list of dicts, texts that the model may refer to.
             template: the name of one of several templates.
@@ -91,22 +92,22 @@ class ChatTemplate:
                 tokens.
 
         Returns:
-            The text. A special token in the content of a message is not told apart from one of the template.
+            The text. It does not tell a special token in a message from a special token of the template.
 
         Raises:
             ValueError: messages, tools, documents or variables of another form; a conversation that the template
-                refuses, with its reason.
+                rejects, with the template's reason.
         """
         checks.boolean("add_generation_prompt", add_generation_prompt)
         options = dict(tools=tools, documents=documents, add_generation_prompt=add_generation_prompt, **variables)
         return self._render(self._source(template, tools), messages, options)
 
     def render_answers(self, messages: Any, **variables: Any) -> tuple[str, list[tuple[int, int]]]:
-        """Renders a conversation, and tells which parts of the text are answers of the assistant.
+        """Renders a conversation, and returns the spans of the assistant's answers in the text.
 
-        Answers are what a template has in blocks of `{% generation %}`. Without such blocks an answer begins where the
-        messages before it end, rendered with `add_generation_prompt`, and ends where those up to it end. This needs a
-        template that changes nothing in earlier messages when later ones follow; another is refused.
+        Answers are the blocks of `{% generation %}` in a template. Without such blocks an answer begins at the end of
+        the messages before it, rendered with `add_generation_prompt`, and ends at the end of the messages up to it.
+        Such a template must render earlier messages alike when later messages follow.
 
         Args:
             messages: list of dicts, see `render`.
@@ -116,8 +117,8 @@ class ChatTemplate:
             The text, and a list of spans (start, end) of characters of the text.
 
         Raises:
-            ValueError: as `render`; a template without `{% generation %}` that renders the beginning of a conversation
-                in another way than the whole.
+            ValueError: see `render`; a template without `{% generation %}` that renders a part of a conversation in
+                another way than the whole.
         """
         source = self._source(variables.pop("template", None), variables.get("tools"))
         options = {"tools": None, "documents": None, "add_generation_prompt": False, **variables}
@@ -133,7 +134,7 @@ class ChatTemplate:
                 raise ValueError(
                     "`template` must render the first messages of a conversation as it renders them within the whole, "
                     "or mark answers with {% generation %}; received a template that renders the messages before "
-                    f"message {index}, or those up to it, in another way."
+                    f"message {index}, or up to it, in another way."
                 )
             parts.append((len(before), len(whole)))
         return text, parts
@@ -141,7 +142,7 @@ class ChatTemplate:
     def save(self, folder: str | os.PathLike) -> None:
         """Writes `chat_template.jinja`, and the other templates to `additional_chat_templates`, as transformers does.
 
-        The special tokens are not written: the tokenizer's own files have them.
+        The tokenizer's files hold the special tokens, which this method does not write.
 
         Args:
             folder: the folder of a checkpoint.
@@ -176,7 +177,7 @@ def chat_template(folder: str | os.PathLike) -> ChatTemplate:
     """Reads the chat template of a Hugging Face folder.
 
     Reads `chat_template.jinja` and `additional_chat_templates/*.jinja`, or `chat_template` of `tokenizer_config.json`,
-    which is a template or a list of named ones; and the special tokens of `tokenizer_config.json` and
+    which is a template or a list of named templates. Reads the special tokens of `tokenizer_config.json` and
     `special_tokens_map.json`.
 
     Args:
@@ -186,7 +187,8 @@ def chat_template(folder: str | os.PathLike) -> ChatTemplate:
         A `ChatTemplate`.
 
     Raises:
-        ValueError: no folder, a folder without a chat template, a damaged file, which the message names.
+        ValueError: a path that is not a folder, a folder without a chat template, a damaged file, which the message
+            names.
 
     Example:
 
@@ -240,7 +242,9 @@ def _all_strings(values):
 
 
 def read_templates(folder):
-    """Returns the templates of a folder and its special tokens, dicts by name. Files go before `tokenizer_config.json`.
+    """Returns the templates of a folder and its special tokens, two dicts by name.
+
+    Template files override `tokenizer_config.json`.
 
     Raises:
         ValueError: a damaged file.
@@ -259,7 +263,7 @@ def read_templates(folder):
 
 
 def by_name(value):
-    """Returns the templates of `chat_template` of a config: a string, a list of named ones, or None."""
+    """Returns the templates of `chat_template` of a config: a string, a list of named templates, or None."""
     if value is None or isinstance(value, str):
         return {"default": value} if value else {}
     if isinstance(value, list) and value and all(map(_is_named, value)):
@@ -274,7 +278,7 @@ def write_templates(folder, templates):
     with writing("folder", folder):
         for name, template in templates.items():
             if name != "default" and (name in ("", ".", "..") or set(name) & set("/\\\0")):
-                raise bad_argument("template", "have names of files", name)
+                raise bad_argument("template", "have names that are file names", name)
             with atomic_file(folder / FILE if name == "default" else folder / OTHERS / f"{name}.jinja") as temporary:
                 temporary.write_text(template, encoding="utf-8")
         for file in (folder / OTHERS).glob("*.jinja"):
@@ -287,9 +291,9 @@ def _is_named(entry):
 
 
 def checked_messages(name, messages, source):
-    """Returns messages as a template reads them: a list of dicts of JSON's types, without None.
+    """Returns messages in the form that a template reads: a list of dicts of JSON's types, without None.
 
-    A template writes whatever it is given, even a misspelt role or a content that is not a text.
+    A template would write a misspelt role, or a content that is not a text, without an error.
     """
     messages = plain(name, messages)
     if not isinstance(messages, list) or not messages or not all_dicts(messages):
@@ -312,7 +316,7 @@ def checked_messages(name, messages, source):
 
 
 def _check_content(name, message, index, source):
-    """Raises ValueError if the content is not a text that the template reads. A tool may return any content."""
+    """Raises ValueError if the template does not read the content. A tool may return any content."""
     content = message.get("content")
     if isinstance(content, str) or content is None and message.keys() & {"tool_calls", *REASONING}:
         return
@@ -324,7 +328,7 @@ def _check_content(name, message, index, source):
 
 
 def plain(name, value):
-    """Copies a value of JSON's types, or a NumPy array. Raises ValueError for objects, whose methods run."""
+    """Copies a value of JSON's types, or a NumPy array. Raises ValueError for objects, whose methods could run."""
     if isinstance(value, np.ndarray):
         return plain(name, value.tolist())
     if isinstance(value, np.generic):
@@ -337,7 +341,7 @@ def plain(name, value):
         return [plain(name, inner) for inner in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {key: plain(name, inner) for key, inner in value.items()}
-    raise bad_argument(name, "be of strings, numbers, lists and dicts", value)
+    raise bad_argument(name, "consist of strings, numbers, lists and dicts", value)
 
 
 def all_dicts(values):
@@ -361,12 +365,12 @@ def rendered(source, variables, marks=False):
 
     Args:
         source: str, the template.
-        variables: dict of what the template reads, of JSON's types.
+        variables: dict of the variables of the template, of JSON's types.
         marks: whether to put `strangers_process.MARKS` around the text of a `{% generation %}` block.
 
     Raises:
         ImportError: jinja2 is not installed.
-        ValueError: variables that the template refuses, or too much time, memory or text.
+        ValueError: variables that the template rejects, or too much time, memory or text.
     """
     require_jinja2()
     try:

@@ -43,20 +43,20 @@ def from_checkpoint(folder: str | os.PathLike, target: bool = False, **options: 
 
     Args:
         folder: path of the folder. `tokenizer_config.json` in it names the class of the tokenizer.
-        target: whether to make the tokenizer of the targets, where a folder has two (Marian). With one tokenizer it is
-            that of both sides.
+        target: whether to make the tokenizer of the targets, if a folder has two tokenizers (Marian). A single
+            tokenizer serves both sides.
         {options}
 
-    The options override those of the folder; a tokenizer refuses those that it does not have. Hugging Face keeps
-    special tokens in a text, as `special_tokens_in_text="keep"` does; the default here is "escape".
+    The options override the folder's options. An option that the tokenizer does not have raises ValueError. Hugging
+    Face keeps special tokens in a text, like `special_tokens_in_text="keep"`; the default here is "escape".
 
     Returns:
         A `WordPieceTokenizer`, `SentencePieceTokenizer`, `ByteTokenizer` or `BytePairTokenizer`.
 
     Raises:
-        ImportError: a `tokenizer.json` needs `tokenizers`, which is not installed.
-        ValueError: no folder; a missing or damaged file, which the message names; an unknown class, with the files of
-            the folder in the message.
+        ImportError: a `tokenizer.json` needs the package `tokenizers`, which is not installed.
+        ValueError: a path that is not a folder; a missing or damaged file, which the message names; an unknown class,
+            for which the message lists the files of the folder.
 
     Example:
 
@@ -78,7 +78,7 @@ def from_checkpoint(folder: str | os.PathLike, target: bool = False, **options: 
     known = (name or "").removesuffix("Fast")
     own, others = READERS.get(known), [("tokenizer.json", read_tokenizer_json), WITHOUT_JSON.get(known)]
     ruled = _active_rules(folder, config, options) if own else []
-    readers = [*others, own] if ruled else [own, *others]  # `tokenizers` knows such rules
+    readers = [*others, own] if ruled else [own, *others]  # `tokenizers` implements such rules
     file, read = reader = next((one for one in readers if one and file_of(folder, one[0]).is_file()), (None, None))
     if read is not None:
         if ruled and reader == own:
@@ -94,14 +94,14 @@ def from_checkpoint(folder: str | os.PathLike, target: bool = False, **options: 
     found = sorted(file.name for file in folder.iterdir())
     files = {name: file for name, (file, _) in {**READERS, **WITHOUT_JSON}.items()}
     raise ValueError(
-        f"`folder` must hold tokenizer.json, or the class of its tokenizer and that one's file, of "
+        f"`folder` must hold tokenizer.json, or the class of its tokenizer and the file of the class, one of "
         f"{files}; received {short_repr(str(folder))}, of class "
         f"{short_repr(name)}, with {found}."
     )
 
 
 def _active_rules(folder, config, options):
-    """Returns the added tokens with rules that a text can hold: special ones only where a text may hold them."""
+    """Returns the added tokens with rules that apply to texts: a special token only if a text may hold it."""
     ruled = folder_files.ruled_tokens(folder, config)
     plain = [entry for entry in ruled if not entry.get("special")]
     if ruled == plain or options.get("special_tokens_in_text") == "keep" or read_templates(folder)[0]:
@@ -131,11 +131,11 @@ def read_word_piece(folder, config):
 
 
 def read_pieces(folder, config, name, ids=None, size=None):
-    """Reads a SentencePiece model: a function that makes its tokenizer, and the options of added tokens.
+    """Reads a SentencePiece model. Returns a function that makes its tokenizer, and the options of added tokens.
 
     Args:
         name: the file.
-        ids, size: the file that has the ids of the tokens, and their number, where that is not the model.
+        ids, size: the file of the tokens' ids, and the number of tokens, if this file is not the model.
     """
     path = file_of(folder, name)
     model = read_bytes("folder", path)
@@ -159,7 +159,7 @@ def read_t5(folder, config):
 
 def read_llama(folder, config):
     make, options = read_pieces(folder, config, "tokenizer.model")
-    no_prefix = config.get("add_prefix_space") is False  # null says nothing
+    no_prefix = config.get("add_prefix_space") is False  # null means the default
     return make, {
         **options,
         "prefix_space": "never" if no_prefix else "always" if config.get("legacy", True) else "first",
@@ -182,7 +182,7 @@ def read_deberta(folder, config):
     for name in ("do_lower_case", "split_by_punct"):
         if config.get(name):
             raise ValueError(
-                f"tokenizer_config.json must have `{name}` false beside spm.model, for SentencePiece does not do it; "
+                f"tokenizer_config.json must have `{name}` false next to spm.model, as SentencePiece does not do it; "
                 "received true. Without spm.model a tokenizer.json is read, which may do it."
             )
     make, options = read_pieces(folder, config, "spm.model")
@@ -221,7 +221,7 @@ def read_xlm_roberta(folder, config):
 
 
 def of_definition(path, definition, config, defaults=None):
-    """The class and the options for a definition of `tokenizers`, of a file."""
+    """Returns the class and the options for a definition of `tokenizers`, from a file."""
     with reading(path):
         start, end = special_token_template(parse_json(definition).get("post_processor"))
     pad_token = token(config, "pad_token", (defaults or {}).get("pad_token"))
@@ -230,7 +230,7 @@ def of_definition(path, definition, config, defaults=None):
 
 
 BERTS = ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert")
-READERS = {  # class of Hugging Face -> file, function
+READERS = {  # class in Hugging Face -> file, function that reads it
     **{f"{name}Tokenizer": ("vocab.txt", read_word_piece) for name in BERTS},
     "T5Tokenizer": ("spiece.model", read_t5),
     "LlamaTokenizer": ("tokenizer.model", read_llama),
@@ -245,7 +245,7 @@ WITHOUT_JSON = {  # the same, for folders without a tokenizer.json
 }
 
 
-CLASSES = {  # the tokenizer's class by `config.json`, where `tokenizer_config.json` does not name it
+CLASSES = {  # `model_type` of `config.json` -> class, if `tokenizer_config.json` does not name the class
     "bert": "BertTokenizer", "distilbert": "DistilBertTokenizer", "electra": "ElectraTokenizer",
     "mobilebert": "MobileBertTokenizer", "convbert": "ConvBertTokenizer", "t5": "T5Tokenizer",
     "llama": "LlamaTokenizer", "marian": "MarianTokenizer", "gpt2": "GPT2Tokenizer", "opt": "GPT2Tokenizer",
@@ -275,15 +275,15 @@ def token(config, name, default):
 
 
 def byte_pair_definition(vocabulary, merges, config, defaults):
-    """The definition of a byte-level BPE of `vocab.json` and `merges.txt`.
+    """Returns the `tokenizer.json` of a byte-level BPE, from `vocab.json` and `merges.txt`.
 
     Args:
         vocabulary, merges: paths of the two files.
         config: values of `tokenizer_config.json`.
-        defaults: the special tokens of the class, by their names.
+        defaults: the special tokens of the class by name.
     """
     for file in (vocabulary, merges):
-        read_text("folder", file)  # says what is wrong with a file that is not text
+        read_text("folder", file)  # raises ValueError for a file that is not text
     try:
         pieces, pairs = tokenizers.models.BPE.read_file(str(vocabulary), str(merges))
         model = tokenizers.models.BPE(pieces, pairs, fuse_unk=False)
@@ -311,11 +311,10 @@ def byte_pair_definition(vocabulary, merges, config, defaults):
 
 
 def xlm_roberta_definition(path, model, config):
-    """The definition of a SentencePiece model whose first three tokens, and the mask, XLM-R has otherwise.
+    """Returns the `tokenizer.json` of a SentencePiece model, with the first tokens and the mask of XLM-R.
 
     Args:
-        path: of the file.
-        model: its `Model`.
+        path: path of the file. model: `Model` of the file.
         config: values of `tokenizer_config.json`.
     """
     named = {name: folder_files.content(config.get(name, default)) for name, default in ROBERTA.items()}
@@ -336,7 +335,7 @@ def xlm_roberta_definition(path, model, config):
 
 
 def add_tokens(kernel, config, defaults, user_defined=()):
-    """Marks the special tokens and adds those beyond the vocabulary; returns the named ones by their names."""
+    """Marks the special tokens, and adds the tokens beyond the vocabulary. Returns named special tokens by name."""
     tokens = [(entry, bool(entry.get("special"))) for _, entry in sorted(config["added_tokens_decoder"].items())]
     named = {name: config.get(name, defaults.get(name)) for name in folder_files.TOKENS}
     tokens += [(token, True) for token in (*named.values(), *(config.get("additional_special_tokens") or ()))]
@@ -356,7 +355,7 @@ def as_added_token(token, special):
 
 
 def surround(kernel, start, end):
-    """Has the tokenizer put tokens before and after each text."""
+    """Makes the tokenizer put tokens before and after each text."""
     special = [(token, kernel.token_to_id(token)) for token in (*start, *end)]
     kernel.post_processor = tokenizers.processors.TemplateProcessing(
         single=[*start, "$A", *end], pair=[*start, "$A", *end, *start, "$B", *end], special_tokens=special

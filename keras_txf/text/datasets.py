@@ -1,6 +1,6 @@
-"""The parts of all pipelines from texts to examples.
+"""The shared parts of all pipelines from texts to examples.
 
-A pipeline reads a data set of texts (`as_dataset`), makes rows of ids of many texts at a time (`row_function`,
+A pipeline reads a data set of texts (`as_dataset`), makes rows of ids from many texts at a time (`row_function`,
 `pair_function`), and returns single examples (`in_chunks`):
 
 ```python
@@ -23,15 +23,15 @@ CHUNK = 256
 
 
 def as_dataset(data, columns, num_classes=None):
-    """Returns the `tf.data.Dataset` of texts, or of tuples, that a pipeline begins with.
+    """Returns the input of a pipeline, a `tf.data.Dataset` of texts or of tuples.
 
     Args:
-        data: a `tf.data.Dataset`, not batched; or its columns in memory, lists or arrays.
-        columns: list of str, the names of the parts of an element. All but "label" are text.
-        num_classes: the number of classes, for integer labels below it; None for labels of any number.
+        data: a `tf.data.Dataset`, not batched; or columns in memory, lists or arrays.
+        columns: list of str, the names of the parts of an element. Every part except "label" is text.
+        num_classes: the number of classes, for integer labels below it; None for labels that are any numbers.
 
     Raises:
-        ValueError: another structure, no element, columns of different lengths, a label out of range in memory.
+        ValueError: another structure, no elements, columns of different lengths, a label in memory out of range.
     """
     alone = len(columns) == 1
     expected = f"`dataset` must be a tf.data.Dataset of ({', '.join(columns)}), not batched, or a tuple of such columns"
@@ -99,7 +99,7 @@ def label_kind(num_classes):
 
 
 def checked_labels(labels, num_classes):
-    """Casts labels (C,) to int32, or float32 without classes; a label out of range stops the data set."""
+    """Casts labels (C,) to int32, or to float32 without classes. A label out of range stops the data set."""
     if num_classes is None:
         return tf.cast(labels, tf.float32)
     message = f"The labels of `dataset` must each be {label_kind(num_classes)}; received"
@@ -107,18 +107,18 @@ def checked_labels(labels, num_classes):
 
 
 def asserted(tensor, condition, *message):
-    """Returns the tensor; where the condition does not hold, the data set stops with the message."""
+    """Returns the tensor. A false condition stops the data set with the message."""
     with tf.control_dependencies([tf.debugging.Assert(condition, [*message])]):
         return tf.identity(tensor)
 
 
 def checked(values, fits, message):
-    """Returns values (C,); the data set stops with the message and the values that do not fit, if there are any."""
+    """Returns values (C,). Values that do not fit stop the data set with the message and these values."""
     return asserted(values, tf.reduce_all(fits), message, tf.boolean_mask(values, ~fits))
 
 
 def not_empty(dataset, look=False):
-    """Raises ValueError if this is not a data set with elements. `look` reads an element if their number is unknown."""
+    """Raises ValueError for no data set, or an empty one. `look` reads an element if their number is unknown."""
     if not isinstance(dataset, tf.data.Dataset):
         raise bad_argument("dataset", "be a tf.data.Dataset", dataset)
     count = int(dataset.cardinality())
@@ -129,9 +129,9 @@ def not_empty(dataset, look=False):
 
 
 def in_chunks(dataset, function, same_count=True):
-    """Applies a function to C elements at a time; its ragged rows (C, L) and values (C,) become the new elements.
+    """Applies a function to C elements at a time. Its ragged rows (C, L) and values (C,) become the new elements.
 
-    Tokenizing texts one by one would take many times as long. Keeps the order.
+    Tokenizing texts one by one would take many times as long. The order of elements stays.
     """
     has_rows = any(spec.shape.rank for spec in tf.nest.flatten(dataset.element_spec))
     chunks = dataset.ragged_batch(CHUNK) if has_rows else dataset.batch(CHUNK)
@@ -140,14 +140,14 @@ def in_chunks(dataset, function, same_count=True):
 
 
 def one_by_one(chunks, count):
-    """Returns the elements of chunks, with their number where it is known."""
+    """Returns the elements of chunks, with their number if it is known."""
     examples = chunks.unbatch().map(dense)
     unknown = int(count) == tf.data.UNKNOWN_CARDINALITY
     return examples if unknown else examples.apply(tf.data.experimental.assert_cardinality(count))
 
 
 def dense(*element):
-    """Converts the row of a ragged tensor to a tensor, which TensorFlow's data sets leave ragged."""
+    """Converts the rows of ragged tensors to dense tensors. TensorFlow's data sets leave them ragged."""
     return tf.nest.map_structure(tf.convert_to_tensor, element if len(element) > 1 else element[0])
 
 
@@ -163,26 +163,26 @@ def checked_tokenizer(name, tokenizer, needs=()):
 
 
 def limit(tokenizer, max_length, added=None, texts=1):
-    """Returns the largest number of tokens of a row, or None; default the tokenizer's `length`.
+    """Returns the largest number of tokens in a row, or None; default the tokenizer's `length`.
 
     Raises ValueError if a row has no room for `added` tokens, by default `start` and `end`, and a token of each text.
     """
     added = len(tokenizer.start) + len(tokenizer.end) if added is None else added
     max_length = tokenizer._max_length if max_length is None else checks.size("max_length", max_length)
     if max_length is not None and max_length < added + texts:
-        must = f"leave room for a token of each text beside {added} special tokens"
+        must = f"leave room for {added} special tokens and a token of each text"
         raise bad_argument("max_length", must, max_length)
     return max_length
 
 
 def row_function(tokenizer, max_length):
-    """Returns the function `row` of texts alone. Checks the tokenizer and `max_length`."""
+    """Returns the function `row` of texts. Checks the tokenizer and `max_length`."""
     max_length = limit(checked_tokenizer("tokenizer", tokenizer), max_length)
     return lambda texts: row(tokenizer, texts, max_length)
 
 
 def pair_function(tokenizer, separator, max_length, strategy):
-    """Returns the function `pair_row` of two texts alone. Checks the tokenizer, the separator and `max_length`."""
+    """Returns the function `pair_row` of two texts. Checks the tokenizer, the separator and `max_length`."""
     separator = separator_tokens(checked_tokenizer("tokenizer", tokenizer), separator)
     max_length = limit(tokenizer, max_length, len(tokenizer.start) + len(separator) + len(tokenizer.end), texts=2)
     return lambda first, second: pair_row(tokenizer, first, second, separator, max_length, strategy)
@@ -198,7 +198,7 @@ def pair_row(tokenizer, first, second, separator, max_length, strategy):
 
     Args:
         separator: list of special tokens.
-        strategy: function of both lengths (C,) and the room for both texts, which returns the lengths to keep.
+        strategy: function of both lengths (C,) and of the room for both texts, which returns the lengths to keep.
 
     Returns:
         The ids, int32 RaggedTensor (C, L), and the number of tokens before the second text, int64 (C,).
@@ -214,7 +214,7 @@ def pair_row(tokenizer, first, second, separator, max_length, strategy):
 
 
 def types_of_pair(ids, before):
-    """The token type ids of rows of `pair_row`: 0 up to the separator, 1 from the second text on."""
+    """Returns the token type ids of rows of `pair_row`: 0 up to the separator, 1 from the second text on."""
     index = tf.ragged.range(ids.row_lengths()).flat_values
     return ids.with_values(tf.cast(index >= tf.gather(before, ids.value_rowids()), tf.int32))
 
@@ -228,9 +228,9 @@ def truncate_each(rows, lengths, side):
 
 
 def longest_first(first, second, room):
-    """Truncates the longer text to the length of the shorter, then both.
+    """Truncates the longer text to the length of the shorter text, then both texts.
 
-    The longer text, or the second of two equal ones, keeps an odd token.
+    The longer text keeps an odd token; of two texts of equal length the second.
     """
     shorter = tf.minimum(tf.minimum(first, second), room // 2)
     longer = tf.minimum(tf.maximum(first, second), room - shorter)
@@ -238,13 +238,13 @@ def longest_first(first, second, room):
 
 
 def only_second(first, second, room):
-    """Truncates the second text; the first only if it has no room alone."""
+    """Truncates the second text, and the first text only if it alone has no room."""
     kept = tf.minimum(first, room)
     return kept, tf.minimum(second, room - kept)
 
 
 def separator_tokens(tokenizer, separator):
-    """Returns the tokens between two texts: the caller's, else the tokenizer's `end`, as in BERT."""
+    """Returns the tokens between two texts: the caller's tokens, or the tokenizer's `end`, as in BERT."""
     tokens = tokenizer.end if separator is None else tokenizer._special("separator", separator)
     if not tokens:
         must = (

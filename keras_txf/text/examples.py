@@ -59,18 +59,19 @@ def classification(
     """Makes examples of (text, label) for a classifier such as `encoder_classifier`.
 
     Args:
-        dataset: `tf.data.Dataset` of (text, label), not batched; or the two columns in memory. Or of texts alone, to
-            predict.
+        dataset: `tf.data.Dataset` of (text, label), not batched; or the two columns in memory. For prediction, texts
+            alone.
         tokenizer: a tokenizer, which adds its `start` and `end`.
-        num_classes: labels are integers from 0 to `num_classes` - 1; None for numbers of any kind, to regress on.
+        num_classes: labels are integers from 0 to `num_classes` - 1; None for any numbers, for regression.
         max_length: truncates longer texts; default the tokenizer's `length`, if that is a number.
 
     Returns:
-        `tf.data.Dataset` of (ids int32 (L,), label int32 or float32 ()), in the same order; of texts alone ids alone.
+        `tf.data.Dataset` of (ids int32 (L,), label int32 or float32 ()), in the same order; of ids alone for texts
+        alone.
 
     Raises:
-        ValueError: no elements, or elements other than (text, label); a label out of range in memory. A
-            `tf.data.Dataset` with such a label raises `tf.errors.InvalidArgumentError` when it reads the label.
+        ValueError: no elements, or elements other than (text, label); a label in memory out of range. A
+            `tf.data.Dataset` raises `tf.errors.InvalidArgumentError` when it reads such a label.
 
     Example:
 
@@ -93,23 +94,23 @@ def sentence_pairs(
     """Makes examples of (first, second, label), two texts in one row: entailment, paraphrase, similarity.
 
     A row is `start`, the first text, the separator, the second text, `end`. `max_length` truncates the longer text
-    first, down to the length of the other, then both.
+    first, down to the length of the other text, then both texts.
 
     Args:
-        dataset: `tf.data.Dataset` of (first, second, label), not batched; or the three columns in memory. Or of (first,
-            second) alone, to predict.
-        tokenizer, num_classes, max_length: as of `classification`.
-        separator: special token between the texts, or a list of them; default the tokenizer's `end`. Checkpoints of
-            RoBERTa expect two: ["</s>", "</s>"].
+        dataset: `tf.data.Dataset` of (first, second, label), not batched; or the three columns in memory. For
+            prediction, (first, second).
+        tokenizer, num_classes, max_length: see `classification`.
+        separator: special token between the texts, or a list of special tokens; default the tokenizer's `end`.
+            Checkpoints of RoBERTa expect two: ["</s>", "</s>"].
         token_types: whether to return token type ids too, 0 up to the separator and 1 from the second text on, for a
-            model with `token_type_ids=True`. Checkpoints of BERT and ELECTRA expect them.
+            model with `token_type_ids=True`. Checkpoints of BERT and ELECTRA expect token types.
 
     Returns:
         `tf.data.Dataset` of (ids int32 (L,), label int32 or float32 ()), in the same order. With `token_types` the
-        dict {"token_ids", "token_type_ids"} replaces the ids. Of two texts alone it has no label.
+        dict {"token_ids", "token_type_ids"} replaces the ids. Examples of (first, second) have no label.
 
     Raises:
-        ValueError: as of `classification`; a separator that is no special token, or none at all.
+        ValueError: see `classification`; a separator that is not a special token, or no separator.
 
     Example:
 
@@ -129,7 +130,7 @@ def sentence_pairs(
 
 
 def labelled(dataset, columns, num_classes, make):
-    """Makes examples of texts, with labels if the data set has them; `make` makes the inputs from the texts."""
+    """Makes examples with the inputs `make(*texts)`, and with labels if the data set has labels."""
     num_classes = checks.optional(checks.size, "num_classes", num_classes)
     if not has_labels(dataset, len(columns)):
         return in_chunks(as_dataset(dataset, columns), make)
@@ -141,7 +142,7 @@ def labelled(dataset, columns, num_classes, make):
 
 
 def contrastive_pairs(dataset: Any, tokenizer: Tokenizer, max_length: int | None = None) -> Any:
-    """Makes examples of (anchor, positive): two texts of one meaning, or a question and its answer.
+    """Makes examples of (anchor, positive): two texts with the same meaning, or a question and its answer.
 
     The positives of the other pairs in a batch are the negatives of a pair, see `contrastive_targets`.
 
@@ -183,7 +184,7 @@ def contrastive_targets(batch: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         (batch, targets int32 (B,)), the targets 0, 1, 2, ...
 
     Raises:
-        ValueError: no batch of such pairs, ids that are no integers, different numbers of anchors and positives.
+        ValueError: a batch of other inputs, ids that are not integers, different numbers of anchors and positives.
 
     Reference:
         [Representation Learning with Contrastive Predictive Coding](https://arxiv.org/abs/1807.03748).
@@ -214,13 +215,13 @@ def contrastive_targets(batch: dict[str, Any]) -> tuple[dict[str, Any], Any]:
 def next_token(dataset: Any, tokenizer: Tokenizer, max_length: int | None = None) -> Any:
     """Makes examples of texts for a language model such as `decoder_generator`.
 
-    A long text becomes several examples, so that each of its tokens but the first is a target once. A text of less than
-    two tokens has nothing to predict and becomes no example.
+    A long text becomes several examples, so that each of its tokens except the first is a target once. A text of less
+    than two tokens becomes no example.
 
     Args:
         dataset: `tf.data.Dataset` of texts, not batched; or a list of texts.
         tokenizer: a tokenizer, which adds its `start` and `end` to each text.
-        max_length: the largest number of tokens of an example; default the tokenizer's `length`, if that is a number.
+        max_length: the largest number of tokens in an example; default the tokenizer's `length`, if it is a number.
 
     Returns:
         `tf.data.Dataset` of (ids int32 (L,), targets int32 (L,)): the targets are the ids one position later.
@@ -256,14 +257,14 @@ def translation(
     Args:
         dataset: `tf.data.Dataset` of (source, target), not batched; or the two columns in memory.
         source_tokenizer: a tokenizer, which adds its `start` and `end` to the source.
-        target_tokenizer: a tokenizer with `start` and `end`; default the source's.
-        max_length: truncates each source and each target; default each tokenizer's `length`, if that is a number.
-        start_id: the token that target ids begin with, in front of the tokenizer's whole row: `start_id` of the model,
-            as checkpoints such as T5's and BART's have it. The target tokenizer then needs no `start`.
+        target_tokenizer: a tokenizer with `start` and `end`; default `source_tokenizer`.
+        max_length: truncates each source and each target; default each tokenizer's `length`, if it is a number.
+        start_id: the first token of target ids, before the tokenizer's whole row: `start_id` of the model, for
+            checkpoints such as T5's and BART's. The target tokenizer then needs no `start`.
 
     Returns:
         `tf.data.Dataset` of ({"source_ids": int32 (S,), "target_ids": int32 (T,)}, targets int32 (T,)), in the same
-        order. The target ids begin with `start`, or `start_id`, the targets end with `end`.
+        order. The target ids begin with `start` or `start_id`; the targets end with `end`.
 
     Raises:
         ValueError: no elements, or elements other than (source, target); a target tokenizer without `start` or `end`.
@@ -296,17 +297,18 @@ def question_answering(
 ) -> Any:
     """Makes examples of (context, question, answer) for an `encoder_decoder` that writes the answer.
 
-    The source is `start`, the question, the separator, the context, `end`. `max_length` truncates the
-    context, perhaps before the answer in it: choose it accordingly.
+    The source is `start`, the question, the separator, the context, `end`. A `max_length` that is too small cuts the
+    answer off the context.
 
     Args:
         dataset: `tf.data.Dataset` of (context, question, answer), not batched; or the three columns in memory.
         tokenizer: a tokenizer of question and context.
-        target_tokenizer: a tokenizer of the answer, with `start` and `end`; default the same.
-        max_length: the largest number of tokens of a source, and of a target; default each tokenizer's `length`, if
-            that is a number.
-        separator: special token between question and context, or a list of them; default the tokenizer's `end`.
-        start_id: as of `translation`.
+        target_tokenizer: a tokenizer of the answer, with `start` and `end`; default `tokenizer`.
+        max_length: the largest number of tokens of a source, and of a target; default each tokenizer's `length`, if it
+            is a number.
+        separator: special token between question and context, or a list of special tokens; default the tokenizer's
+            `end`.
+        start_id: see `translation`.
 
     Returns:
         `tf.data.Dataset` of ({"source_ids": int32 (S,), "target_ids": int32 (T,)}, targets int32 (T,)), in the same
@@ -314,7 +316,7 @@ def question_answering(
 
     Raises:
         ValueError: no elements, or elements other than (context, question, answer); a target tokenizer without `start`
-            or `end`; a separator that is no special token, or none at all.
+            or `end`; a separator that is not a special token, or no separator.
 
     Example:
 
@@ -333,14 +335,14 @@ def question_answering(
 
 
 def seq2seq_function(source_tokenizer, target_tokenizer, max_length, start_id):
-    """Returns a function of source rows and target texts that makes an encoder-decoder's inputs and targets."""
+    """Returns a function from source rows and target texts to the inputs and targets of an encoder-decoder."""
     name = "source_tokenizer" if target_tokenizer is None else "target_tokenizer"
     tokenizer = source_tokenizer if target_tokenizer is None else target_tokenizer
     checked_tokenizer(name, tokenizer, needs=("start", "end") if start_id is None else ("end",))
     checks.optional(checks.id_below, "start_id", start_id, tokenizer.vocab_size)
     added = len(tokenizer.start) + len(tokenizer.end) + (start_id is not None)
     length = limit(tokenizer, max_length, added - 1)
-    length = None if length is None else length + (start_id is None)  # the last token is a target only
+    length = None if length is None else length + (start_id is None)  # the last token is only a target
 
     def make_example(source, target):
         rows = row(tokenizer, target, length)
@@ -358,7 +360,7 @@ def shifted(rows):
 
 
 def in_pieces(rows, length):
-    """Cuts ragged rows (C, L) into pieces of `length`; the last of a row may be shorter, an empty row has none."""
+    """Cuts ragged rows (C, L) into pieces of `length`. The last piece of a row may be shorter."""
     starts = tf.ragged.range(rows.row_starts(), rows.row_limits(), length or tf.maximum(tf.size(rows, tf.int64), 1))
     splits = tf.concat([starts.flat_values, [tf.size(rows.flat_values, tf.int64)]], 0)
     return tf.RaggedTensor.from_row_splits(rows.flat_values, splits, validate=False)

@@ -40,50 +40,50 @@ def export(
     Use it to serve a model by TensorFlow Serving, or in a process that imports only `tensorflow` and
     `tensorflow_text`. The answers depend on the model, and their numbers are float32 under every policy:
 
-    - a classifier, from `encoder_classifier` or with `labels`: `logits` (B, C); with `labels` also `probabilities`
-      (B, C) and `label`, string (B,), the most probable class; with `multi_label` the probabilities are sigmoids, and
-      `labels`, string (B, C), has "" in place of each label whose probability is not above 0.5;
+    - a classifier, from `encoder_classifier` or with `labels`: `logits` (B, C). With `labels` also `probabilities` (B,
+      C) and `label`, string (B,), the most probable class. With `multi_label` the probabilities are sigmoids, and
+      `labels`, string (B, C), has "" for each label whose probability is not above 0.5;
     - a classifier of tokens with `labels`, such as a `token_classifier`: `word`, string (B, W), the words of the texts,
-      split at blanks and around punctuation, `tag` (B, W), and `score`, the tag's probability. "" and 0 fill up shorter
-      texts; words beyond the tokenizer's `length` have the tag "";
+      split at blanks and around punctuation, `tag` (B, W), and `score`, the tag's probability. Shorter texts are padded
+      with "" and 0. Words beyond the tokenizer's `length` have the tag "";
     - any other model with one vector for a text: `embeddings` (B, D);
-    - from `decoder_generator`: `text`, string (B,), the prompt and what follows it, and `scores` (B,), see `Scored`;
+    - from `decoder_generator`: `text`, string (B,), the prompt and its continuation, and `scores` (B,), see `Scored`;
     - from `encoder_decoder`: `text`, the answer, and `scores`.
 
-    With `pairs` a classifier reads two texts in one row, as `sentence_pairs` makes it. A model of one logit then also
-    returns `score` (B,), its sigmoid.
+    With `pairs` a classifier reads two texts in one row, see `sentence_pairs`. A model of one logit then also returns
+    `score` (B,), the sigmoid of the logit.
 
     The signature `serving_default` takes `text`, string (B,); the loaded object's `serve` takes ragged text (B, any)
-    too. With `pairs` both take `first` and `second`, string (B,) each. The answers equal those of Python, such as
+    too. With `pairs` both take `first` and `second`, string (B,) each. The answers equal the answers in Python, such as
     `tokenizer.detokenize(model.generate(tokenizer(text)))`, up to the rounding of floats. The tokenizer's `length`
     truncates a longer text. A prompt begins with the tokenizer's `start` and has no `end`. The answer to a prompt
     without a token is empty.
 
     Args:
-        model: a functional model from a builder, or one on top of it, such as `Pooling` on an `encoder`; a `Sequential`
-            that knows its inputs likewise.
+        model: a functional model from a builder, or a model on top of it, such as `Pooling` on an `encoder`; or a
+            `Sequential` that knows its inputs.
         tokenizer: tokenizer of the texts.
         folder: the new folder, such as `models/translator/1`. `export` makes the folders above.
         target_tokenizer: tokenizer of an encoder-decoder's answers; default `tokenizer`.
         labels: list of str, the names of the C classes.
-        overwrite: whether the new SavedModel replaces an older one, by two renames: between them no folder has the
-            name.
+        overwrite: whether the new SavedModel replaces an older SavedModel, by two renames. Between the two, no folder
+            has the name.
         pairs: whether the model reads pairs of texts.
-        separator: of the two texts of a pair, see `sentence_pairs`.
+        separator: separator of the two texts of a pair, see `sentence_pairs`.
         verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
         multi_label: whether a text may have several of the `labels`.
         {options}
 
-    The options are those of the model's `generate`, whose defaults they have, fixed from here on. Answers stop at the
-    (first) `end` of the tokenizer that they are written with, unless `stop_ids` or `stop_sequences` say otherwise
-    (`stop_ids=[]`: nowhere), and those of an encoder-decoder begin with the first of its `start`. Draws depend on
-    `seed` and a text's place in the batch: a seed gives the same at each call, and with `jit_compile` those of
-    `generate`; without a seed each call has others.
+    The options are the options of the model's `generate`, with its defaults, fixed in the SavedModel. Answers stop at
+    the first token of `end` of their tokenizer, unless the caller passes `stop_ids` or `stop_sequences` (`stop_ids=[]`:
+    nowhere). Answers of an encoder-decoder begin with the first token of `start`. Random draws depend on `seed` and the
+    index of a text in the batch. With a seed all calls draw the same, and with `jit_compile` the same as `generate`.
+    Without a seed each call draws anew.
 
     Raises:
         ValueError: another backend than TensorFlow, a `BytePairTokenizer`, which runs in Python, a vocabulary, padding
-            or lengths that the model does not have, options that do not go with the model, a folder that exists, a
-            disk that is full or read-only.
+            or length that the model does not have, options that do not fit the model, a folder that exists, a disk that
+            is full or read-only.
 
     Example:
 
@@ -101,14 +101,15 @@ def export(
         )
     if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
         raise bad_argument("model", "be a functional Keras model that is built", model)
-    if isinstance(model, keras.Sequential):  # before its first call it has no `input`
+    if isinstance(model, keras.Sequential):  # a `Sequential` has no `input` before its first call
         model = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
     _check_target(checks.path("folder", folder), checks.boolean("overwrite", overwrite))
     for name, value in (("tokenizer", tokenizer), ("target_tokenizer", target_tokenizer)):
         if (value is not None or name == "tokenizer") and not isinstance(value, Tokenizer):
             raise bad_argument(name, "be a tokenizer of `txf.text`", value)
         if isinstance(value, BytePairTokenizer):
-            raise ValueError(f"`{name}` must run in TensorFlow's graph, which a BytePairTokenizer does not.")
+            must = "run in TensorFlow's graph, unlike a BytePairTokenizer"
+            raise bad_argument(name, must, value)
     checks.known_names("an option of `export`", options, ExportOptions.__annotations__)
     own = {"target_tokenizer": target_tokenizer, "labels": labels, "separator": separator}
     own["multi_label"] = checks.boolean("multi_label", multi_label) or None
@@ -154,7 +155,7 @@ def _save(answer, model, names, path, shown):
 
 
 def _task(model, options, pairs):
-    """Returns the function of `serving` for a model. Raises ValueError for options of other models."""
+    """Returns the function of `serving` for a model. Raises ValueError for options that do not fit the model."""
     generates = hasattr(model, "generate")
     takes_more = {tensor.name for tensor in model.inputs if "float" in tensor.dtype or "bool" in tensor.dtype}
     if generates and takes_more:
@@ -176,5 +177,5 @@ def _task(model, options, pairs):
     own = {translator: {"target_tokenizer"}, pair_classifier: {"separator"}}
     allowed |= own.get(make, {"multi_label"} if make is classifier and "labels" in options else set())
     for name in sorted({*options} - allowed):
-        raise ValueError(f"`{name}` does not go with the model {short_repr(model.name)}: {sorted(allowed)} do.")
+        raise ValueError(f"`{name}` does not fit the model {short_repr(model.name)}: {sorted(allowed)} do.")
     return make

@@ -1,4 +1,4 @@
-"""The JSON files next to a vocabulary in a folder of Hugging Face: read and checked, or written with more tokens."""
+"""The JSON files next to a vocabulary in a Hugging Face folder: reading, checking, and adding tokens."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from keras_txf.text.word_piece import WordPieceTokenizer
 TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 RULES = ("single_word", "lstrip", "rstrip")
 FLAGS = dict.fromkeys((*RULES, "normalized"), False)
-MOST_EXTRA = 2**16  # extra tokens, of which T5 has 100; a larger number in a broken file would fill the memory
+MOST_EXTRA = 2**16  # extra tokens (T5 has 100); a larger number in a broken file would fill the memory
 
 
 def read_config(folder):
@@ -24,7 +24,7 @@ def read_config(folder):
 def read_tokenizer_config(folder):
     """Reads `tokenizer_config.json`, and the special tokens in `special_tokens_map.json` of older folders."""
     config = read_config(folder)
-    if "added_tokens_decoder" in config:  # transformers too then reads no other file
+    if "added_tokens_decoder" in config:  # transformers reads no other file either
         return config
     return {**config, **_checked(file_of(folder, "special_tokens_map.json"), CONFIG)}
 
@@ -37,17 +37,17 @@ def read_vocabulary(path):
             if checks.id_below(token, id) >= len(ids):
                 raise ValueError(f"the {len(ids)} tokens must have ids below {len(ids)}; received {id}")
         if len(set(ids.values())) < len(ids):
-            raise ValueError(f"the {len(ids)} tokens must have ids of their own")
+            raise ValueError(f"the {len(ids)} tokens must have distinct ids")
     return sorted(ids, key=ids.get)
 
 
 def read_model_type(folder):
-    """Reads `model_type` of `config.json`; None without it."""
+    """Reads `model_type` of `config.json`; None if the file lacks it."""
     return _checked(file_of(folder, "config.json"), {"model_type": text}).get("model_type")
 
 
 def read_normalizer(folder):
-    """Reads the normalizer of `tokenizer.json`; an empty dict without it."""
+    """Reads the normalizer of `tokenizer.json`; an empty dict if the file lacks it."""
     path = file_of(folder, "tokenizer.json")
     normalizer = _checked(path, {"normalizer": mapping}).get("normalizer") or {}
     with reading(path):
@@ -60,14 +60,14 @@ def added_tokens(folder, name, size, config):
     beyond = sorted(id for id in by_id if id >= size)
     if beyond != list(range(size, size + len(beyond))):
         raise ValueError(
-            f"`folder` must name, in added_tokens.json or tokenizer_config.json, every token from id {size} on, which "
-            f"follow those of {name}; received {short_repr(beyond)} in {short_repr(str(folder))}."
+            f"`folder` must name, in added_tokens.json or tokenizer_config.json, every token from id {size} on, after "
+            f"the tokens of {name}; received {short_repr(beyond)} in {short_repr(str(folder))}."
         )
     return [by_id[id] for id in beyond]
 
 
 def added_entries(folder, config):
-    """Reads the added tokens of `tokenizer_config.json` and of the older `added_tokens.json`, dicts by their ids."""
+    """Reads the added tokens of `tokenizer_config.json` and of the older `added_tokens.json`: dicts by id."""
     path = file_of(folder, "added_tokens.json")
     ids = read_json(path) if path.is_file() else {}
     with reading(path):
@@ -82,7 +82,7 @@ def added_entries(folder, config):
 
 
 def plain_tokens(folder, config):
-    """Returns the added tokens that are not special: each is one token wherever it stands in a text."""
+    """Returns the added tokens that are not special, each of which is one token anywhere in a text."""
     return [entry["content"] for entry in added_entries(folder, config).values() if not entry.get("special")]
 
 
@@ -104,7 +104,7 @@ def content(value):
 
 
 def check_of(is_right, expected):
-    """Returns a check of a value of a file: a function of its name and the value."""
+    """Returns a check of a value in a file: a function of the name and the value."""
 
     def check(name, value):
         if not is_right(value):
@@ -171,9 +171,9 @@ def _check(values, kinds):
 
 
 def with_tokens(tokenizer, tokens):
-    """Returns a tokenizer with more tokens, whose ids follow the old ones.
+    """Returns a tokenizer with more tokens, whose ids follow the old ids.
 
-    Each is one token wherever it stands in a text; `detokenize` does not skip it.
+    Each new token is one token anywhere in a text, and `detokenize` shows it.
 
     Args:
         tokenizer: `WordPieceTokenizer`, `SentencePieceTokenizer` or `BytePairTokenizer`.
@@ -186,29 +186,29 @@ def with_tokens(tokenizer, tokens):
     known = set(all_tokens(tokenizer))
     again = [token for index, token in enumerate(tokens) if token in known or token in tokens[:index]]
     if again or not tokens or not all(tokens):
-        raise bad_argument("tokens", "hold strings that are not tokens yet, each once", again or tokens)
+        raise bad_argument("tokens", "hold distinct strings that are not tokens yet", again or tokens)
     config = tokenizer.get_config()
     return type(tokenizer).from_config({**config, **CHANGES[type(tokenizer)](config, tokens)})
 
 
 def all_tokens(tokenizer):
-    """Returns the list of the tokens, in the order of their ids."""
+    """Returns the list of tokens in the order of their ids."""
     return [tokenizer.id_to_token(id) for id in range(tokenizer.vocab_size)]
 
 
 def files_of_more_tokens(folder, before, after):
-    """Returns the files that change where a folder's tokenizer gets more tokens: dict of names -> texts.
+    """Returns the files that change if a folder's tokenizer gets more tokens: dict of name -> text.
 
     Args:
         folder: path of the folder.
-        before, after: the tokenizer, and the one that `with_tokens` returns.
+        before, after: the tokenizer, and the result of `with_tokens`.
     """
     path, config, definition = file_of(folder, "tokenizer.json"), read_tokenizer_config(folder), None
     if isinstance(before, BytePairTokenizer):
         definition = json.loads(before.get_config()["definition"])
     elif path.is_file():
         definition = read_json(path)
-    # Lowercasing WordPiece finds added tokens in capital and in small letters, as `normalized` asks for.
+    # A lowercasing WordPiece matches added tokens in capital and small letters: `normalized`.
     own = {**FLAGS, "normalized": isinstance(before, WordPieceTokenizer), "special": False}
     new = {id: {"content": after.id_to_token(id), **own} for id in range(before.vocab_size, after.vocab_size)}
     entries = {id: {"content": token, **FLAGS, "special": True} for token, id in before.special_tokens.items()}
@@ -244,12 +244,12 @@ def _more_entries(config, tokens):
 
 
 def _ids(definition):
-    """Returns all ids of a definition of `tokenizers`: a model has its tokens by id, or in their order."""
+    """Returns all ids of a definition of `tokenizers`. A model holds tokens by id, or in the order of ids."""
     pieces = definition["model"]["vocab"]
     ids = [*pieces.values()] if isinstance(pieces, dict) else [*range(len(pieces))]
     return ids + [entry["id"] for entry in definition.get("added_tokens") or []]
 
 
-CHANGES = {  # class -> function of a configuration and of tokens that returns what changes in the configuration
+CHANGES = {  # class -> function of a configuration and new tokens, which returns the changed values
     WordPieceTokenizer: _more_words, SentencePieceTokenizer: _more_pieces, BytePairTokenizer: _more_entries,
 }  # fmt: skip

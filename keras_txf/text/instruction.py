@@ -1,4 +1,4 @@
-"""Prompts with responses, and conversations, as examples; the loss counts the answers alone.
+"""Prompts with responses, and conversations, as examples with the loss on the answers alone.
 
 Legend: C texts, M answers of all texts, L length in tokens.
 """
@@ -14,7 +14,7 @@ from keras_txf.text.lazy_imports import tf
 from keras_txf.text.ragged import as_text, truncate
 from keras_txf.text.tokenizer import Tokenizer, add_start_and_end
 
-GUARD = "\ufdd2"  # within a special token of a message; Unicode keeps it for use within a program
+GUARD = "\ufdd2"  # breaks a special token of a message; Unicode reserves it for internal use
 
 
 def instruction(
@@ -22,17 +22,17 @@ def instruction(
 ) -> Any:
     """Makes examples of (prompt, response) for a language model, with the loss on the responses alone.
 
-    Without a template a row is `start`, the prompt, the response, `end`, and nothing between prompt and response: a
-    prompt such as "Translate: a dog\\nGerman:" ends with what tells the model to answer.
+    Without a template a row is `start`, the prompt, the response, `end`, with nothing between prompt and response. A
+    prompt such as "Translate: a dog\\nGerman:" asks for the answer itself.
 
     Args:
         dataset: `tf.data.Dataset` of (prompt, response), not batched; or the two columns in memory.
-        tokenizer: a tokenizer, which adds its `start` and `end`; `end` has weight too, so that the model learns where
-            to stop.
-        template: a chat template: prompts become messages of a user, responses those of the assistant, see
-            `conversations`. A data set is read into memory then.
-        max_length: truncates longer rows at the tokenizer's `truncation_side`; default the tokenizer's `length`, if
-            that is a number. An example without a token of its response in these limits is left out.
+        tokenizer: a tokenizer, which adds its `start` and `end`. `end` has weight too, so that the model learns to
+            stop.
+        template: a chat template: prompts become messages of a user, responses become messages of the assistant, see
+            `conversations`. A template needs the data set in memory.
+        max_length: truncates longer rows at the tokenizer's `truncation_side`; default the tokenizer's `length`, if it
+            is a number. An example that loses its whole response is left out.
 
     Returns:
         `tf.data.Dataset` of (ids int32 (L,), targets int32 (L,), weights float32 (L,)): the targets are the ids one
@@ -74,13 +74,13 @@ def conversations(
 
     The template's text is tokenized as a whole, with its special tokens and without the tokenizer's `start` and `end`;
     a special token in a message is text, unless the tokenizer has `special_tokens_in_text="keep"`, as in transformers.
-    `ChatTemplate.render_answers` says what of it is an answer. A token that is in an answer in part belongs to it.
+    `ChatTemplate.render_answers` finds the answers. A token that is partly in an answer belongs to the answer.
 
     Args:
-        dataset: list of conversations. Each is a list of messages, dicts of "role" and "content"; or a dict of
-            "messages" and further variables of the template, such as "tools".
+        dataset: list of conversations. A conversation is a list of messages, dicts of "role" and "content"; or a dict
+            of "messages" and further variables of the template, such as "tools".
         tokenizer: a tokenizer.
-        template: a chat template, such as that of `chat_template(folder)`.
+        template: a chat template, such as `chat_template(folder)`.
         max_length: see `instruction`.
         **variables: `tools`, `documents` and variables of the template for all conversations.
 
@@ -88,8 +88,8 @@ def conversations(
         `tf.data.Dataset` of (ids, targets, weights), see `instruction`.
 
     Raises:
-        ValueError: no conversation; one that the template refuses, or without an answer; a template that does not tell
-            answers apart, see `ChatTemplate.render_answers`.
+        ValueError: no conversations; a conversation that the template rejects, or without an answer; a template that
+            does not mark answers, see `ChatTemplate.render_answers`.
 
     Example:
 
@@ -121,7 +121,7 @@ def to_messages(prompt, response=None):
 
 
 def rendered(dataset, template, reader, variables):
-    """Renders conversations: a string tensor (C,), and lists of the first and last bytes of answers, of each text."""
+    """Renders conversations: a string tensor (C,), and lists of the first and last bytes of each text's answers."""
     if isinstance(dataset, (str, bytes, dict)) or not hasattr(dataset, "__len__") or not len(dataset):
         raise bad_argument("dataset", "be a list of conversations, at least one", dataset)
     texts, starts, ends = [], [], []
@@ -178,9 +178,9 @@ def inside(reader, texts, ids, starts, ends):
 
 
 def answers_alone(tokenizer, ids, weights, max_length):
-    """Returns inputs, targets and weights of rows (C, L), without those that have no weight."""
+    """Returns inputs, targets and weights of rows (C, L), without rows that have no weight."""
     length = limit(tokenizer, max_length, 0)
-    if length is not None:  # the last token is a target only
+    if length is not None:  # the last token is only a target
         ids, weights = (truncate(rows, length + 1, tokenizer.truncation_side) for rows in (ids, weights))
     (ids, targets), (_, weights) = shifted(ids), shifted(weights)
     has_answer = tf.reduce_any(weights > 0, axis=1)
@@ -188,16 +188,16 @@ def answers_alone(tokenizer, ids, weights, max_length):
 
 
 class ChatReader:
-    """Tokenizes what a chat template rendered, without the tokenizer's `start` and `end`, which the template writes.
+    """Tokenizes the text of a chat template, without the tokenizer's `start` and `end`, which the template writes.
 
-    The special tokens of the template are whole. Those of messages are text like any other where the tokenizer has
-    `special_tokens_in_text="escape"`: `guard` breaks them up before the template sees them. A `BytePairTokenizer` then
-    takes the breaks out; of others the text on both sides of a break is tokenized apart, and a message that holds a
-    special token of one letter raises ValueError.
+    Special tokens of the template stay whole. With `special_tokens_in_text="escape"`, special tokens in messages are
+    ordinary text: `guard` breaks them up before the template sees them. A `BytePairTokenizer` then removes the breaks.
+    Other tokenizers tokenize the text on both sides of a break separately; a message with a special token of one letter
+    raises ValueError.
 
     Args:
         tokenizer: a tokenizer.
-        pad_id: the id that a model takes for padding, or None.
+        pad_id: the id of padding in the model, or None.
     """
 
     def __init__(self, tokenizer, pad_id=None):

@@ -1,4 +1,4 @@
-"""The packages that a tokenizer imports at its first use: TensorFlow, tensorflow-text and the optional ones."""
+"""Packages that a tokenizer imports at its first use: TensorFlow, tensorflow-text and optional packages."""
 
 import functools
 import importlib
@@ -18,17 +18,17 @@ class Package:
 
 
 def require_tensorflow():
-    """Imports TensorFlow. Raises ImportError, which says how to install it, if it is missing."""
+    """Imports TensorFlow. If it is missing, the ImportError tells how to install it."""
     needed = f"Tokenizers, pipelines and tasks need TensorFlow, on every backend: {INSTALL.format('tensorflow')}."
     with without_startup_lines():
         return _required("tensorflow", needed)
 
 
 def require_tensorflow_text():
-    """Imports TensorFlow, then tensorflow-text. Raises ImportError, which says how to install it, if one is missing."""
+    """Imports TensorFlow, then tensorflow-text. If one is missing, the ImportError tells how to install it."""
     require_tensorflow()
     needed = "WordPiece, SentencePiece and the splitting into words need tensorflow-text: "
-    return _required("tensorflow_text", f"{needed}pip install tensorflow-text; Windows has none.")
+    return _required("tensorflow_text", f"{needed}pip install tensorflow-text; there is no version for Windows.")
 
 
 def require_jinja2():

@@ -19,14 +19,14 @@ from keras_txf.text.sentence_piece import SentencePieceTokenizer
 from keras_txf.text.tokenizer import Tokenizer
 from keras_txf.text.word_piece import WordPieceTokenizer
 
-# Whether a token begins a word, in the notation of each tokenizer.
+# class -> whether a token begins a word
 BEGINS_WORD = {
     WordPieceTokenizer: lambda token: not token.startswith("##"),
     SentencePieceTokenizer: lambda token: token.startswith("▁"),
     ByteTokenizer: lambda token: token in ("<0x20>", "<0x0A>", "<0x09>", "<0x0D>"),
     CharacterTokenizer: str.isspace,
 }
-# Characters at the beginning of words in a `tokenizer.json`: of SentencePiece, and of bytes.
+# Characters at the beginning of words in a `tokenizer.json`, of SentencePiece and of byte-level BPE.
 BLANKS = (("▁",), ("Ġ", "Ċ", "ĉ", "č"))
 
 
@@ -41,13 +41,13 @@ def masked_language_modelling(
 ) -> Any:
     """Makes examples of texts with masked tokens: `mask_tokens` of `token_ids`.
 
-    To tokenize once and mask other tokens in each epoch, cache between the two:
+    To tokenize once and mask anew in each epoch, cache between the two:
     `mask_tokens(token_ids(texts, tokenizer).cache(), tokenizer)`.
 
     Args:
         dataset: `tf.data.Dataset` of texts, not batched; or a list of texts.
         tokenizer: a tokenizer, which adds its `start` and `end`.
-        max_length: truncates longer texts; default the tokenizer's `length`, if that is a number.
+        max_length: truncates longer texts; default the tokenizer's `length`, if it is a number.
         rate, whole_words, mask_token, seed: see `mask_tokens`.
 
     Returns:
@@ -78,31 +78,31 @@ def mask_tokens(
 ) -> Any:
     """Chooses tokens of each row to predict: 80 % of them become the mask, 10 % any other token, 10 % stay.
 
-    Special tokens are never chosen and never replace other tokens. Each pass over the data set chooses anew; the same
+    Special tokens are never chosen and never replace other tokens. Each pass over the data set chooses anew. The same
     seed gives the same passes in each run of a program. Cache before masking.
 
-    A training that resumes after a kill has the same masks as an unbroken one: with `repeat().skip(steps)` after
+    A resumed training has the same masks as an uninterrupted training in two cases: with `repeat().skip(steps)` after
     masking, or with `repeat()` before masking and a `tf.train.Checkpoint` of the iterator. With `repeat()` after
-    masking such a checkpoint is exact to the end of its epoch; later epochs may have other masks, as tf.data forgets
-    the number of a pass whose end it has read ahead.
+    masking such a checkpoint is exact to the end of its epoch. Later epochs may have other masks, because tf.data reads
+    ahead and forgets the number of the pass.
 
     Args:
         dataset: `tf.data.Dataset` of ids int (L,), one row each.
         tokenizer: the tokenizer of the ids.
         rate: the probability that a token, or a word, is chosen.
-        whole_words: whether to choose all pieces of a word together. Words begin at the pieces that the tokenizer
-            marks, and after special tokens.
+        whole_words: whether to choose all pieces of a word together. Words begin at pieces that the tokenizer marks,
+            and after special tokens.
         mask_token: the special token of the mask.
         seed: int.
-        at_least_one: whether to choose a token, or a word, of a row where chance chooses none.
+        at_least_one: whether to choose at least one token, or word, of each row.
 
     Returns:
-        `tf.data.Dataset` of (ids int32 (L,), targets int32 (L,)). The targets are the chosen ids, and padding at all
-        other positions, which the loss ignores.
+        `tf.data.Dataset` of (ids int32 (L,), targets int32 (L,)). The targets are the chosen ids, and padding, which
+        the loss ignores, at all other positions.
 
     Raises:
-        ValueError: elements that are no rows of ids, a rate outside of [0, 1], a mask that is no special token, a
-            tokenizer without padding, or one that does not mark the beginnings of words.
+        ValueError: elements that are not rows of ids, a rate outside of [0, 1], a mask that is not a special token, a
+            tokenizer without padding, or a tokenizer that does not mark the beginnings of words.
 
     Reference:
         [BERT](https://arxiv.org/abs/1810.04805).
@@ -122,7 +122,7 @@ def mask_tokens(
         raise bad_argument("dataset", "be a tf.data.Dataset of ids (length,), one row each", spec)
     if tokenizer.pad_id is None:
         raise ValueError(
-            "`tokenizer` must have a token of padding, the target of tokens that are not masked; received none."
+            "`tokenizer` must have a token of padding, the target of tokens that are not masked; received pad_id=None."
         )
     if not isinstance(mask_token, str) or mask_token not in tokenizer.special_tokens:
         raise bad_argument("mask_token", f"be a special token, of {sorted(tokenizer.special_tokens)}", mask_token)
@@ -138,7 +138,7 @@ def mask_tokens(
 
 
 def mask_function(tokenizer, rate, whole_words, mask_id, at_least_one):
-    """Returns a function of rows (C, L) and a seed int64 (2,) that makes masked rows and targets."""
+    """Returns a function from rows (C, L) and a seed int64 (2,) to masked rows and targets."""
     tokens = [tokenizer.id_to_token(id) for id in range(tokenizer.vocab_size)]
     special = np.array([token in tokenizer.special_tokens for token in tokens])
     ordinary = np.flatnonzero(~special).astype("int32")
@@ -176,11 +176,13 @@ def word_rule(tokenizer, tokens):
     if isinstance(tokenizer, BytePairTokenizer):
         return byte_pair_rule(tokenizer, tokens)
     known = sorted(kind.__name__ for kind in (*BEGINS_WORD, BytePairTokenizer))
-    raise ValueError(f"`whole_words` needs a tokenizer of one of the kinds {known}; received {short_repr(tokenizer)}.")
+    raise ValueError(
+        f"`whole_words` needs a tokenizer of one of the classes {known}; received {short_repr(tokenizer)}."
+    )
 
 
 def byte_pair_rule(tokenizer, tokens):
-    """Returns the rule of a `tokenizer.json`, which may mark the pieces within words, or those at their beginning."""
+    """Returns the rule of a `tokenizer.json`, which may mark pieces within words, or at the beginning of words."""
     if tokenizer.continuing_prefix:
         return lambda token: not token.startswith(tokenizer.continuing_prefix)
     for marks in BLANKS:

@@ -16,32 +16,32 @@ from keras_txf.text.ragged import as_ragged
 def pack(dataset: Any, length: int | dict[str, int], window: int = 1024, pad_id: int = 0) -> Any:
     """Packs several examples into each row, for models with `packed=True`.
 
-    Puts each example, with all its inputs, into the first row of its window with room for it: source and target of a
-    pair are in the same row and have the same segment id. Segments count from 1, 0 is padding; positions begin at 0 in
-    each segment. The loss and its gradients equal those of a batch of the single examples: padding has no weight in
+    Each example, with all its inputs, goes into the first row of its window with room for it. Source and target of a
+    pair are in the same row and have the same segment id. Segments count from 1, and 0 is padding; positions begin at 0
+    in each segment. The loss and its gradients equal those of a batch of the single examples: padding has no weight in
     `TokenCrossEntropy`, and no sequence attends to another.
 
     Args:
         dataset: `tf.data.Dataset` of examples: ids int (L,), or a dict of them; or (inputs, targets), or (inputs,
-            targets, weights). Targets and weights (L,) belong to the input of the same length: `target_ids`, where
-            there are several. A weight () of an example applies to all its targets; a label () of an example, and its
-            weight, go to its first token.
-        length: T, the length of a row; or a dict of the length of each input. Longer rows have less padding, but cost
-            more attention.
-        window: the number of examples that are packed together. A larger window leaves less padding; the order of
-            examples changes within the window.
+            targets, weights). Targets and weights (L,) belong to the input of the same length: `target_ids`, if there
+            are several inputs. A weight () of an example applies to all its targets. A label () of an example, and its
+            weight, go to the first token.
+        length: T, the length of a row; or a dict of the length for each input. Longer rows have less padding, but
+            attention costs more.
+        window: the number of examples that are packed together. A larger window leaves less padding. Packing changes
+            the order of examples within the window.
         pad_id: the id of padding.
 
     Returns:
         `tf.data.Dataset` of rows, not batched: `token_ids`, `segment_ids` and `positions`, int32 (T,), in a dict; for
         `source_ids`, also `source_segment_ids` and `source_positions`, and so on. Then the targets (T,), and the
-        weights (T,) where the examples have them. Labels of examples add weights: 1 at the label, 0 elsewhere.
+        weights (T,) if the examples have weights. Labels of examples add weights: 1 at the label, 0 elsewhere.
         `counted` tells `fit` the number of rows.
 
     Raises:
-        ValueError: elements that are no examples, ids that are no integers, lengths of other inputs. An id that is
-            negative or not below 2**31, an example longer than a row, targets of another length than their input, or a
-            label without a token raise `tf.errors.InvalidArgumentError` when the data set reads them.
+        ValueError: elements that are not examples, ids that are not integers, lengths of other inputs. When the data
+            set reads an example, it raises `tf.errors.InvalidArgumentError` for an id that is negative or not below
+            2**31, an example longer than a row, targets of another length than their input, or a label without a token.
 
     Reference:
         [Efficient Sequence Packing without Cross-contamination](https://arxiv.org/abs/2107.02027).
@@ -107,7 +107,7 @@ def first_fit(sizes, lengths):
         counts: int64 (R,), the number of examples in each row.
     """
     room = tf.constant(list(lengths.values()), "int64")
-    message = f"`length` must be that of each example or more, not {lengths}; received examples of the lengths"
+    message = f"`length` must be at least the length of each example, not {lengths}; received examples of the lengths"
     sizes = checked(sizes, tf.reduce_all(sizes <= room, axis=1), message)
     count = tf.shape(sizes)[0]
 
@@ -144,7 +144,7 @@ def known_parts(dataset):
 
 
 def in_parts(element):
-    """Returns [inputs by name, targets, weights], or less without targets or weights."""
+    """Returns [inputs by name, targets, weights], perhaps without targets or weights."""
     inputs, *answers = element if isinstance(element, tuple) else (element,)
     inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
     return [inputs, *answers]
@@ -157,12 +157,14 @@ def row_lengths(length, inputs):
         raise bad_argument("length", f"have a length for each of the inputs {sorted(inputs)}", sorted(lengths))
     for name, spec in inputs.items():
         if (spec.shape[0] or 0) > checks.size("length", lengths[name]):
-            raise bad_argument("length", f"be that of an example or more, {spec.shape[0]} of {name}", lengths[name])
+            raise bad_argument(
+                "length", f"be at least the length of an example, {spec.shape[0]} of {name}", lengths[name]
+            )
     return {name: lengths[name] for name in inputs}
 
 
 def as_int32(rows, name):
-    """Casts ids to int32; the data set stops at ids of more than 31 bits."""
+    """Casts ids to int32. Ids of more than 31 bits stop the data set."""
     ids = rows.values
     fits = (ids >= 0) & (ids <= tf.cast(min(ids.dtype.max, 2**31 - 1), ids.dtype))
     message = f"`dataset` must have ids from 0 to 2**31 - 1; received in {name}"
@@ -180,7 +182,7 @@ def positions(rows):
 
 
 def for_tokens(answer, rows):
-    """Returns targets or weights as rows (W, L); a value of an example goes to its first token, 0 to the others."""
+    """Returns targets or weights as rows (W, L). The value of an example goes to its first token, 0 to the others."""
     if isinstance(answer, tf.RaggedTensor) or answer.shape.rank == 2:
         answer = as_ragged(answer)
         matching = tf.reduce_all(answer.row_lengths() == rows.row_lengths())

@@ -11,7 +11,7 @@ import numpy as np
 from keras_txf.checks import short_repr
 from keras_txf.text.lazy_imports import tf
 
-LIMIT = b"\xff\xfe\xff\xfe\xfe\xff\xfe\xff"  # bytes that UTF-8 does not have, and more of them than in a damaged text
+LIMIT = b"\xff\xfe\xff\xfe\xfe\xff\xfe\xff"  # bytes that UTF-8 lacks, in a sequence that no damaged text has
 
 
 def as_text(value, name="`text`"):
@@ -22,7 +22,7 @@ def as_text(value, name="`text`"):
     try:
         text = value if tf.is_tensor(value) else make(value, dtype=tf.string)
     except (TypeError, ValueError):
-        why = ", which has a lone surrogate: that is no character" if has_surrogate(value) else ""
+        why = ", which has a lone surrogate, not a character" if has_surrogate(value) else ""
         raise ValueError(f"{expected}; received {short_repr(value)}{why}.") from None
     if text.dtype != tf.string:
         raise ValueError(f"{expected}; received a tensor of {text.dtype.name}.")
@@ -62,7 +62,7 @@ def as_ragged(rows):
 
 
 def is_even(value):
-    """Whether nested lists make an array: lists of one level have one length."""
+    """Whether nested lists make an array: all lists of a level have one length."""
     try:
         return np.asarray(value).dtype != object
     except ValueError:
@@ -70,7 +70,7 @@ def is_even(value):
 
 
 def flatten(tensor, inner=0):
-    """Returns the rows of a tensor, and a function that gives an answer for each row the tensor's shape.
+    """Returns the rows of a tensor, and a function that restores the tensor's shape.
 
     Args:
         tensor: dense or ragged. Its last `inner` axes, 0 or 1, belong to the rows.
@@ -100,7 +100,7 @@ def flatten(tensor, inner=0):
 
 
 def all_ragged(tensor):
-    """Makes each axis but the first ragged."""
+    """Makes every axis except the first ragged."""
     values = tensor.flat_values
     if values.shape.rank == 1:
         return tensor
@@ -112,7 +112,7 @@ def in_rows(answer, splits):
 
 
 def stacked(answer, shape, static):
-    """Gives rows a dense shape; ragged rows make all but its first axis ragged."""
+    """Gives rows a dense shape. With ragged rows every axis except the first is ragged."""
     if isinstance(answer, tf.RaggedTensor):
         for axis in range(len(static) - 1, 0, -1):
             count = tf.reduce_prod(shape[:axis])
@@ -146,19 +146,19 @@ def truncate(rows, length, side):
 
 
 def pad(rows, length, pad_id, side):
-    """Pads rows to dense ids (R, length); None is the length of the longest row."""
+    """Pads rows to dense ids (R, length). None means the length of the longest row."""
     if side == "right":
         return rows.to_tensor(pad_id, shape=[None, length])
     return rows[:, ::-1].to_tensor(pad_id, shape=[None, length])[:, ::-1]
 
 
 def split_at(texts, tokens, any_case=()):
-    """Splits texts before and after each of the tokens; where several match, takes the longest.
+    """Splits texts before and after each of the tokens. Of several matches the longest wins.
 
     Args:
         texts: string (R,).
         tokens: dict of tokens and ids.
-        any_case: the tokens that are found in capital and in small letters.
+        any_case: the tokens that match capital and small letters.
 
     Returns:
         pieces: string (N,), empty for the tokens.
@@ -167,7 +167,7 @@ def split_at(texts, tokens, any_case=()):
     """
     longest_first = sorted(tokens, key=len, reverse=True)
     pattern = "|".join(f"(?i:{re.escape(x)})" if x in any_case else re.escape(x) for x in longest_first)
-    # tensorflow-text's `regex_split` would lose what follows a NUL.
+    # tensorflow-text's `regex_split` would lose the text after a NUL.
     pieces = tf.strings.split(tf.strings.regex_replace(texts, f"({pattern})", LIMIT + rb"\1" + LIMIT), LIMIT)
     splits, pieces = pieces.row_splits, pieces.values
     whole = tf.strings.regex_full_match(pieces, pattern)
@@ -186,13 +186,13 @@ def lower(texts):
 
 
 def characters_before_bytes(text):
-    """Returns int (bytes + 1,): how many characters of the text begin before each byte of its UTF-8, and in all."""
+    """Returns int (bytes + 1,): the number of characters that begin before each byte of the UTF-8, and in total."""
     starts = (np.frombuffer(text.encode(), "uint8") & 0xC0) != 0x80
     return np.cumsum([0, *starts])
 
 
 def from_bytes(text, begins, ends):
-    """Converts offsets in bytes of UTF-8 to offsets in characters, int32 (L, 2): a part of a character is all of it."""
+    """Converts offsets in bytes of UTF-8 to offsets in characters, int32 (L, 2). Parts of characters count whole."""
     before = characters_before_bytes(text)
     ends = before[ends]
     begins = np.append(before[1:] - 1, len(text))[begins]

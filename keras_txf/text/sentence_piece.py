@@ -29,21 +29,21 @@ class SentencePieceOptions(TokenizerOptions, total=False):
     extra_tokens: Annotated[
         list[str] | tuple[str, ...],
         (),
-        "list of str, tokens whose ids follow those of the model, such as T5's `<extra_id_99>`, ..., `<extra_id_0>`. "
-        "They are special, but for those among the `added_tokens`.",
+        "list of str, tokens whose ids follow the model's ids, such as T5's `<extra_id_99>`, ..., `<extra_id_0>`. "
+        "Extra tokens are special, unless they are among the `added_tokens`.",
     ]
     prefix_space: Annotated[
         str | None,
         None,
-        'where to add a space: "first", before the first word of a text; "always", after special tokens too; "never". '
-        'Default, "always" or "never" as in the model. "always" is `legacy=True` of Hugging Face\'s T5 and Llama, '
+        'where to add a space: "first", before the first word of a text; "always", after special tokens too; "never".'
+        ' Default "always" or "never", as in the model. "always" is `legacy=True` of Hugging Face\'s T5 and Llama, '
         '"first" is `legacy=False`.',
     ]
     pad_token: Annotated[
         str | None,
         None,
-        "special token of padding; default `<pad>` where the model has it, else None. A model without one, such as "
-        "Llama's, can pad with any special token.",
+        "special token of padding; default `<pad>` if the model has it, else None. A model without a token of "
+        "padding, such as Llama's, can pad with any special token.",
     ]
 
 
@@ -56,9 +56,9 @@ class SentencePieceTokenizer(Tokenizer):
 
     Args:
         model: bytes of the model file, or str, the bytes in base64. `from_file` reads a file.
-        vocabulary: list of str, the tokens in the order of their ids, where these are not those of the model, such as
-            Marian's `vocab.json`. Pieces of the model that the list lacks are unknown, and a code at the beginning of a
-            text, such as `>>fr<<`, is one token. None: the ids of the model.
+        vocabulary: list of str, the tokens in the order of their ids, if another file has the ids, such as Marian's
+            `vocab.json`. Pieces of the model that the list lacks are unknown. A code at the beginning of a text, such
+            as `>>fr<<`, is one token. None: the ids of the model.
         {options}
 
     The special tokens are the control symbols of the model, the unknown token and the extra tokens. A user-defined
@@ -71,7 +71,8 @@ class SentencePieceTokenizer(Tokenizer):
         int32 (..., length), ragged where `length` is None.
 
     Raises:
-        ValueError: no SentencePiece model, extra tokens that the model has already; see also `Tokenizer`.
+        ValueError: bytes that are not a SentencePiece model, extra tokens that the model has already; see also
+            `Tokenizer`.
 
     Reference:
         [SentencePiece](https://arxiv.org/abs/1808.06226),
@@ -131,7 +132,7 @@ class SentencePieceTokenizer(Tokenizer):
             {options}
 
         Raises:
-            ValueError: a file that is missing, empty or no SentencePiece model.
+            ValueError: a file that is missing, empty or not a SentencePiece model.
         """
         return from_files(functools.partial(cls, read_bytes("path", path), vocabulary), [path], {}, options)
 
@@ -153,12 +154,12 @@ class SentencePieceTokenizer(Tokenizer):
 
         Args:
             source: path of a text file in UTF-8, or a list of paths; or an iterable of strings.
-            vocab_size: the number of tokens. With little text "unigram" finds fewer.
-            algorithm: "unigram", as T5's, or "bpe", as Llama's.
-            special_tokens: the first tokens: padding, unknown, start and end, and then any others.
-            byte_fallback: whether characters outside of the vocabulary become their bytes instead of the unknown token,
-                which takes 256 of the tokens.
-            normalization: "nmt_nfkc", "nfkc", "nmt_nfkc_cf" or "nfkc_cf" (which fold case), or "identity", which
+            vocab_size: the number of tokens. With little text "unigram" may find fewer tokens.
+            algorithm: "unigram", as for T5, or "bpe", as for Llama.
+            special_tokens: the first tokens: padding, unknown, start, end, and any further special tokens.
+            byte_fallback: whether characters outside of the vocabulary become bytes instead of the unknown token. The
+                bytes take 256 of the tokens.
+            normalization: "nmt_nfkc" or "nfkc"; "nmt_nfkc_cf" or "nfkc_cf", which fold case; or "identity", which
                 changes no text and no space.
             character_coverage: the share of the text's characters that the vocabulary must have.
             verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
@@ -166,7 +167,7 @@ class SentencePieceTokenizer(Tokenizer):
 
         Raises:
             ImportError: `sentencepiece` is not installed.
-            ValueError: an empty source, a wrong encoding, a size that does not go with the text.
+            ValueError: an empty source, a wrong encoding, a `vocab_size` that does not fit the text.
         """
         require_tensorflow_text()  # before a long training
         trained = dict(
@@ -180,7 +181,7 @@ class SentencePieceTokenizer(Tokenizer):
         )
         special_tokens = first_tokens(special_tokens)
         if len(special_tokens) < 4:
-            raise bad_argument("special_tokens", "be padding, unknown, start and end, at least", special_tokens)
+            raise bad_argument("special_tokens", "be at least padding, unknown, start and end", special_tokens)
         needed = len(special_tokens) + 256 * byte_fallback
         if vocab_size <= needed:
             raise ValueError(
@@ -202,14 +203,14 @@ class SentencePieceTokenizer(Tokenizer):
         except (OSError, RuntimeError) as error:
             reason = str(error).rpartition("] ")[2] or str(error)
             raise ValueError(
-                f"`vocab_size` does not go with `source`: sentencepiece cannot learn {vocab_size} tokens: {reason}"
+                f"`vocab_size` does not fit `source`: sentencepiece cannot learn {vocab_size} tokens: {reason}"
             ) from None
         if options.get("pad_token") is None:
             options["pad_token"] = special_tokens[0]
         return cls(model.getvalue(), **options)
 
     def _kernel(self, setting):
-        """Makes the kernel for each call: it holds a resource of TensorFlow, which `set_random_seed` drops."""
+        """Makes the kernel anew for each call, because `set_random_seed` drops its TensorFlow resource."""
         return tf_text.SentencepieceTokenizer(self._model + setting)
 
     def _encode(self, texts, splits=None):
@@ -228,7 +229,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _with_offsets(self, texts):
         if self._table is not None:
-            raise ValueError("`vocabulary` must be None for offsets: the ids must be those of the model.")
+            raise ValueError("`vocabulary` must be None for offsets: they need the model's own ids.")
         kernel = self._kernel(WITHOUT_PREFIX if self.prefix_space == "never" else WITH_PREFIX)
         rows = [part.to_list() for part in kernel.tokenize_with_offsets(texts)]
         return [
@@ -245,7 +246,7 @@ class SentencePieceTokenizer(Tokenizer):
         )
 
     def _decode_parts(self, rows, is_special):
-        """Decodes special tokens, which the kernels skip, added tokens, and the text between them."""
+        """Decodes special tokens, which the kernels skip, added tokens, and the text in between."""
         ids, tokens = self._shown_whole()
         after_special = tf.concat([[False], is_special], 0)[:-1]
         starts = tf.where(marked(rows.row_splits, rows.values) | is_special | after_special)[:, 0]
@@ -256,7 +257,7 @@ class SentencePieceTokenizer(Tokenizer):
         text = self._decode_ordinary(ordinary)
         if self.prefix_space == "first" or self.added_tokens:
             begins = tf.gather(marked(rows.row_splits, rows.values), starts)
-            if self.prefix_space == "always":  # also after a special token a space was added, if there was none
+            if self.prefix_space == "always":  # a space was added after a special token too, unless the text had one
                 begins |= ~self._follows_added(rows.values, starts)
             text = tf.where(begins, text, self._kernel(AS_IT_IS).detokenize(ordinary))
         text = tf.where(tf.gather(is_special, starts), whole, text)
@@ -272,13 +273,13 @@ class SentencePieceTokenizer(Tokenizer):
         prefix = self.prefix_space != "never"
         if self._removes_spaces or not prefix:
             return self._kernel(WITH_PREFIX if prefix else WITHOUT_PREFIX).detokenize(rows)
-        # The kernel would drop every space at the beginning; the package drops only the space that it has added.
+        # The kernel would drop all spaces at the beginning; `sentencepiece` drops only the space that it has added.
         text = self._kernel(AS_IT_IS).detokenize(rows)
         unknown = tf.reduce_any(rows[:, :1] == self.unk_id, axis=1)  # its text is ` ⁇ `
         return tf.where(unknown, text, tf.strings.regex_replace(text, "^ ", ""))
 
     def _shown_whole(self):
-        """Returns the ids and strings of the special tokens without the unknown one, and of the added tokens."""
+        """Returns the ids and strings of the special tokens, except the unknown token, and of the added tokens."""
         shown = {token: id for token, id in self.special_tokens.items() if token != self.unk_token}
         shown.update(self.added_tokens)
         return tf.constant(list(shown.values()), "int32"), tf.constant(list(shown), "string")
@@ -291,8 +292,8 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def as_bytes(model):
-    """Returns the bytes of a model, which a configuration holds in base64."""
-    expected = "`model` must be the bytes of a SentencePiece model, or these in base64"
+    """Returns the bytes of a model. A configuration holds them in base64."""
+    expected = "`model` must be the bytes of a SentencePiece model, or the bytes in base64"
     if isinstance(model, str):
         try:
             return base64.b64decode(model, validate=True)

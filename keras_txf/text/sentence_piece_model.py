@@ -1,4 +1,4 @@
-"""Reads the pieces of a SentencePiece model file, and numbers them; TensorFlow's kernels read the rest.
+"""The pieces of a SentencePiece model file and their ids. TensorFlow's kernels read the rest of the file.
 
 The file is a protocol buffer, `sentencepiece_model.proto` of https://github.com/google/sentencepiece.
 """
@@ -14,8 +14,8 @@ from keras_txf.text.lazy_imports import tf
 UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6  # types of pieces
 PIECES, NORMALIZER, DENORMALIZER = 1, 3, 5  # fields of the model
 
-# A later field overrides an earlier one. Appended to a model, these set `normalizer_spec.add_dummy_prefix`; the last
-# one sets `remove_extra_whitespaces` to False as well.
+# A later field overrides an earlier field. Appended to a model, these set `normalizer_spec.add_dummy_prefix`; the last
+# also sets `remove_extra_whitespaces` to False.
 WITH_PREFIX, WITHOUT_PREFIX, AS_IT_IS = b"\x1a\x02\x18\x01", b"\x1a\x02\x18\x00", b"\x1a\x04\x18\x00\x20\x00"
 CODE = "(?s)^(>>.*?<<)"  # of a language, at the start of a text
 
@@ -25,14 +25,14 @@ class Model(typing.NamedTuple):
     unk_token: str
     control: list  # of str, control symbols such as `</s>`
     adds_prefix: bool  # whether the model adds a space before the first word
-    removes_spaces: bool  # whether the model removes spaces at the ends, and all but one between words
+    removes_spaces: bool  # whether the model removes spaces at the ends, and extra spaces between words
     scores: list  # of float, of the pieces
     user_defined: list  # of str, symbols that are one piece in any text
-    rules: bytes  # of the normalisation of characters, or none
+    rules: bytes  # rules of the normalisation of characters, perhaps empty
 
 
 def read_model(content):
-    """Returns the `Model` of the bytes of a file; ValueError for other bytes."""
+    """Returns the `Model` of the bytes of a file. Raises ValueError for other bytes."""
     pieces, scores, normalizer = [], [], {}
     try:
         for number, value in fields(content):
@@ -47,13 +47,12 @@ def read_model(content):
         scores = np.frombuffer(b"".join(scores), "<f4").tolist()
         if not np.isfinite(scores).all():
             raise ValueError
-    except (IndexError, KeyError, TypeError, ValueError):  # no fields, or not those of a model
+    except (IndexError, KeyError, TypeError, ValueError):  # the bytes are not the fields of a model
         pieces = []
     unknown = [piece for piece, kind in pieces if kind == UNKNOWN]
     if len(unknown) != 1:
         raise ValueError(
-            f"`model` must be a SentencePiece model; received {len(content)} bytes that are none: "
-            f"{short_repr(content[:20])}..."
+            f"`model` must be a SentencePiece model; received {len(content)} other bytes: {short_repr(content[:20])}..."
         )
     control, user_defined = ([piece for piece, kind in pieces if kind == own] for own in (CONTROL, USER_DEFINED))
     return Model(
@@ -79,20 +78,20 @@ def check_characters(rules):
     units, texts = np.frombuffer(rules[4 : 4 + size], "<u4").astype("int64"), rules[4 + size :]
     if not size or size % 1024 or 4 * len(units) != size or not texts.endswith(b"\0"):
         raise ValueError
-    texts.decode()  # raises where a normalised text is no UTF-8
+    texts.decode()  # raises if a normalised text is not UTF-8
     places = np.flatnonzero(units < 1 << 31)  # the other units are values
     nodes = units[places]
     children = places ^ (nodes >> 10 << ((nodes & 1 << 9) >> 6))
-    if (children >= len(units)).any():  # a child for any next byte lies in the same block of 256
+    if (children >= len(units)).any():  # the children of all next bytes lie in one block of 256
         raise ValueError
     values = units[children[nodes & 1 << 8 > 0]] & (1 << 31) - 1
     starts = [0, *(np.flatnonzero(np.frombuffer(texts, "uint8") == 0)[:-1] + 1)]
-    if set(values.tolist()) != set(starts):  # a text without a value: a part of the array is lost
+    if set(values.tolist()) != set(starts):  # a text without a value: the array lacks a part
         raise ValueError
 
 
 def fields(message):
-    """Yields the numbers and values of a message's fields: an int, or bytes of text, of a message or of a float."""
+    """Yields the numbers and values of a message's fields. A value is an int, or the bytes of another type."""
     position = 0
     while position < len(message):
         key, position = variable_integer(message, position)
@@ -115,7 +114,7 @@ def variable_integer(message, position):
         byte = message[position]
         value |= (byte & 127) << shift
         if shift > 63:
-            raise ValueError  # a long integer would take long to read
+            raise ValueError  # reading a long integer would take long
         position, shift = position + 1, shift + 7
         if byte < 128:
             return value, position
@@ -136,7 +135,7 @@ class PieceTable:
         self.of_pieces = [vocabulary.index.get(piece, unknown) for piece in model.pieces]
         self.unknown_piece = model.pieces.index(model.unk_token)
         self.codes = [token for token in vocabulary.tokens if token.startswith(">>") and token.endswith("<<")]
-        # An unknown piece is a run of characters that are not pieces; the vocabulary may have it, for another model.
+        # An unknown piece is a run of characters that are not pieces. The vocabulary may have it, from another model.
         characters = {piece for piece in model.pieces if len(piece) == 1}
         self.known_runs = [x for x in vocabulary.tokens if x not in special_tokens and not characters & {*x}]
         self.ids_of = {token: vocabulary.index[token] for token in (*self.codes, *self.known_runs)}
@@ -158,7 +157,7 @@ class PieceTable:
         return tf.concat([first, pieces.with_values(ids)], axis=1)
 
     def _look_up(self, strings, tokens):
-        """Returns the ids of strings (U,) among some tokens; the id of the unknown token for other strings."""
+        """Returns the ids of strings (U,) among `tokens`, and the id of the unknown token for other strings."""
         unknown = self.of_pieces[self.unknown_piece]
         same = strings[:, None] == tf.constant([*tokens, ""])
         ids = tf.constant([*(self.ids_of[token] for token in tokens), unknown], "int32")

@@ -1,7 +1,7 @@
-"""What a SavedModel of `export` serves: functions of texts in a TensorFlow graph.
+"""The functions of texts that a SavedModel of `export` serves, in a TensorFlow graph.
 
-Legend: B texts, C classes, D model dim, L length in tokens, R rows, several for each text with `num_return_sequences`,
-    N new tokens.
+Legend: B texts, C classes, D model dim, L length in tokens, N new tokens, R rows, of which a text has several with
+    `num_return_sequences`.
 """
 
 import keras
@@ -19,7 +19,7 @@ from keras_txf.text.tokenizer import add_start_and_end
 
 
 def classifier(model, tokenizer, labels=None, multi_label=False):
-    """Returns the function for a model of one vector for each text: logits, probabilities and labels, or embeddings."""
+    """Returns the function for a model of one vector a text: logits, probabilities and labels, or embeddings."""
     pad_id, output = _checked_encoder(model, tokenizer)
     named = isinstance(model.output, dict) or model.output_names == ["logits"]
     if len(getattr(output, "shape", ())) != 2:
@@ -100,18 +100,18 @@ def pair_classifier(model, tokenizer, labels=None, separator=None):
 
 
 def _most_probable(logits, labels):
-    """The answer of a classifier of one label."""
+    """Returns the answer of a classifier of one label."""
     label = tf.gather(tf.constant(labels), tf.argmax(logits, axis=1))
     return {"label": label, "probabilities": tf.nn.softmax(logits), "logits": logits}
 
 
 def logits_of(output):
-    """The logits of a model's output, which may be a dict of several; None for a dict without logits."""
+    """Returns the logits of a model's output, which may be a dict; None for a dict without logits."""
     return output.get("logits") if isinstance(output, dict) else output
 
 
 def _checked_encoder(model, tokenizer):
-    """Returns the id of padding and the symbolic output. Raises ValueError if a model takes more than token ids."""
+    """Returns the id of padding and the symbolic output. Raises ValueError if the model takes more than token ids."""
     if len(model.inputs) != 1 or len(model.inputs[0].shape) != 2 or "int" not in model.inputs[0].dtype:
         raise ValueError(
             f"`model` must take token ids (B, L), and nothing else; received a model of {short_repr(model.input)}."
@@ -169,19 +169,19 @@ def translator(model, tokenizer, target_tokenizer=None, seed=None, **options):
 
 
 def _beginning(model, tokenizer):
-    """The default of the option `start_id` of `generate`: the token that the targets of the training begin with."""
+    """Returns the default of `start_id` of `generate`: the first token of the targets in training."""
     known = tokenizer.start and not any(isinstance(layer, Start) for layer in model.layers)
     return {"start_id": tokenizer.token_to_id(tokenizer.start[0])} if known else {}
 
 
 def _ending(tokenizer, options):
-    """The default of the option `stop_ids` of `generate`: the token that the targets of the training end with."""
+    """Returns the default of `stop_ids` of `generate`: the last token of the targets in training."""
     known = tokenizer.end and not {"stop_ids", "stop_sequences"} & options.keys()
     return {"stop_ids": tokenizer.token_to_id(tokenizer.end[0])} if known else {}
 
 
 def _check_ids(name, tokenizer, tokens):
-    """Raises ValueError if a tokenizer has ids that the model does not have, or another padding."""
+    """Raises ValueError if a tokenizer has more ids than the model, or another padding."""
     if tokenizer.vocab_size > tokens.vocab_size:
         raise ValueError(
             f"`{name}` must have at most the model's {tokens.vocab_size} tokens; received a tokenizer of "
@@ -207,7 +207,7 @@ def _check_fit(name, tokenizer, tokens):
 
 
 def _padded(ids, pad_id):
-    """Dense ids (B, L), L at least 1."""
+    """Returns dense ids (B, L); L is at least 1."""
     if isinstance(ids, tf.RaggedTensor):
         ids = ids.to_tensor(pad_id)
     missing = tf.cast(tf.shape(ids)[1] == 0, tf.int32)
@@ -215,7 +215,7 @@ def _padded(ids, pad_id):
 
 
 def _without_padding(rows, pad_id):
-    """Ragged ids (B, L) without the model's padding."""
+    """Returns ragged ids (B, L) without the model's padding."""
     return rows if pad_id is None else tf.ragged.boolean_mask(rows, rows != pad_id)
 
 
@@ -225,7 +225,7 @@ def _until_end(tokens):
 
 
 def _text(rows, tokenizer):
-    """The texts of ids; leaves out ids beyond the tokenizer's vocabulary."""
+    """Returns the texts of ids, without ids beyond the tokenizer's vocabulary."""
     return tokenizer.detokenize(tf.ragged.boolean_mask(rows, rows < tokenizer.vocab_size))
 
 
@@ -236,9 +236,9 @@ def _result(text, scores, each):
 
 
 def _seed(seed):
-    """A function that returns a seed, int64 (2,): the same at each call, or with None another at each call."""
+    """Returns a function that returns a seed, int64 (2,): always the same, or with None a new seed at each call."""
     if seed is None:
-        draw = tf.raw_ops.RandomUniformInt  # whose draws Keras' seed does not fix
+        draw = tf.raw_ops.RandomUniformInt  # Keras' seed does not fix its draws
         return lambda: draw(shape=[2], minval=tf.constant(0, tf.int64), maxval=tf.int64.max, seed=0, seed2=0)
     state = keras.ops.convert_to_numpy(seed_state(seed))
     return lambda: tf.constant(state, tf.int64)

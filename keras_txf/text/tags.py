@@ -1,4 +1,4 @@
-"""Words as the units of a text: text split into words, words split into tokens, and tagged words as examples.
+"""Words: text split into words, words split into tokens, and tagged words as examples.
 
 Legend: N texts, W words of a text, L length in tokens.
 """
@@ -28,18 +28,18 @@ def token_classification(
 ) -> Any:
     """Makes examples of (words, tags) for a classifier of tokens such as `token_classifier`: names, parts of speech.
 
-    The tokenizer splits each word into tokens, alone, as Hugging Face does with `is_split_into_words`. The first token
-    of a word has the word's tag. The other tokens, `start` and `end` have `ignore_label`, which the loss leaves out:
-    `txf.training.TokenCrossEntropy(pad_id=-100)`. Pad the targets with it too:
-    `batch_by_length(examples, ..., pad_id=(0, -100))`.
+    The tokenizer splits each word separately, as Hugging Face does with `is_split_into_words`. The first token of a
+    word has the word's tag. The other tokens, `start` and `end` have `ignore_label`, which the loss ignores:
+    `txf.training.TokenCrossEntropy(pad_id=-100)`. Pad the targets with this label too: `examples.padded_batch(size,
+    padding_values=(0, -100))`.
 
     Args:
         dataset: two columns in memory, lists of N lists of W words and of W tags; or a `tf.data.Dataset` of (words
             string (W,), tags string or int (W,)), not batched. A tag is one of `labels`, or its number.
         tokenizer: a tokenizer, which adds its `start` and `end`.
         labels: list of the names of the tags, in the order of the model's classes.
-        max_length: truncates longer texts; default the tokenizer's `length`, if that is a number.
-        label_all_tokens: whether all tokens of a word have its tag. After a first token of "B-X" they have "I-X", where
+        max_length: truncates longer texts; default the tokenizer's `length`, if it is a number.
+        label_all_tokens: whether all tokens of a word have its tag. After a first token of "B-X" they have "I-X", if
             that is a label.
         ignore_label: the target of tokens that do not count.
 
@@ -47,8 +47,8 @@ def token_classification(
         `tf.data.Dataset` of (ids int32 (L,), targets int32 (L,)), in the same order.
 
     Raises:
-        ValueError: no elements; other elements; a text with more words than tags, or fewer; a tag that is no label. A
-            `tf.data.Dataset` with such an element raises `tf.errors.InvalidArgumentError` when it reads the element.
+        ValueError: no elements; other elements; a text with more words than tags, or fewer; a tag that is not a label.
+            A `tf.data.Dataset` raises `tf.errors.InvalidArgumentError` when it reads such an element.
 
     Example:
 
@@ -62,7 +62,7 @@ def token_classification(
     labels = checked_names(labels)
     checks.boolean("label_all_tokens", label_all_tokens)
     if checks.int32("ignore_label", ignore_label) in range(len(labels)):
-        raise bad_argument("ignore_label", "be no number of a label", ignore_label)
+        raise bad_argument("ignore_label", "not be the number of a label", ignore_label)
     max_length = limit(tokenizer, max_length)
     dataset = _as_dataset(dataset, labels)
     blanks = has_blanks_in_tokens(tokenizer)
@@ -129,7 +129,7 @@ def _as_dataset(data, labels):
 
 
 def _rows(column):
-    """A column of lists, of arrays, or an array of them, as lists."""
+    """Returns a column of lists or arrays as a list of lists."""
     plain = column.tolist() if hasattr(column, "tolist") else column
     is_column = isinstance(plain, (list, tuple)) and not any(isinstance(row, (str, bytes)) for row in plain)
     if not is_column or not all(hasattr(row, "__iter__") for row in plain):
@@ -138,7 +138,7 @@ def _rows(column):
 
 
 def _numbers(tags, labels):
-    """Tags (W,), strings or numbers -> int32 numbers; another tag stops the data set."""
+    """Converts tags (W,), strings or numbers, to int32 numbers. Another tag stops the data set."""
     message = f"The tags of `dataset` must be of the labels {short_repr(labels)}; received"
     if tags.dtype == tf.string:
         tags = checked(tags, tf.reduce_any(tags[:, None] == tf.constant(labels), axis=1), message)
@@ -170,8 +170,8 @@ def tokens_of_words(tokenizer, words, blanks):
     Args:
         tokenizer: the tokenizer.
         words: string RaggedTensor (N, W).
-        blanks: the result of `has_blanks_in_tokens`: every word but the first of a text is then tokenized with a blank
-            before it.
+        blanks: the result of `has_blanks_in_tokens`. With blanks, each word of a text except the first is tokenized
+            with a blank before it.
 
     Returns:
         ids: int32 RaggedTensor (N, L), without `start` and `end`.

@@ -16,7 +16,7 @@ from keras_txf.text.lazy_imports import require_tensorflow, tf
 from keras_txf.text.ragged import as_ids, as_strings, as_text, flatten, pad, split_at, truncate
 from keras_txf.text.vocabulary import Vocabulary
 
-CHOICES = {  # options and their values
+CHOICES = {  # option -> its values
     "special_tokens_in_text": ("escape", "keep"), "padding_side": ("right", "left"),
     "truncation_side": ("right", "left"),
 }  # fmt: skip
@@ -34,44 +34,44 @@ class TokenizerOptions(LayerOptions, total=False):
     start: Annotated[
         str | list[str] | tuple[str, ...] | None,
         None,
-        "a special token, or a list of them, before the ids of each text. Calling the tokenizer adds them, `tokenize` "
-        "does not.",
+        "a special token, or a list of special tokens, before the ids of each text. Calling the tokenizer adds these "
+        "tokens, `tokenize` does not.",
     ]
-    end: Annotated[str | list[str] | tuple[str, ...] | None, None, "the same after the ids of each text."]
+    end: Annotated[str | list[str] | tuple[str, ...] | None, None, "the same, after the ids of each text."]
     special_tokens_in_text: Annotated[
         str,
         "escape",
-        '"escape" takes the special tokens in a text for ordinary text, so that no user can insert one; "keep" gives '
-        "each its own id.",
+        '"escape" reads special tokens in a text as ordinary text, so that no user can insert them; "keep" gives each'
+        " special token in a text its own id.",
     ]
     padding_side: Annotated[str, "right", '"right" or "left".']
     truncation_side: Annotated[str, "right", '"right" or "left".']
     added_tokens: Annotated[
         list[str] | tuple[str, ...],
         (),
-        "list of str, tokens of the vocabulary that get their own id wherever they stand in a text, as special tokens "
-        'do, but are text: `detokenize` shows them, and "escape" does not hide them.',
+        "list of str, tokens of the vocabulary that get their own id anywhere in a text, like special tokens. They "
+        'are text all the same: `detokenize` shows them, and "escape" does not change them.',
     ]
 
 
 class Tokenizer(keras.layers.Layer):
-    """The interface of every tokenizer; a subclass implements `_encode`, texts to ids, and `_decode`, ids to texts.
+    """The base of every tokenizer. A subclass implements `_encode`, texts to ids, and `_decode`, ids to texts.
 
     A tokenizer is a layer: call it on strings, map a `tf.data.Dataset` with it, or make it the first layer of a
     functional model on TensorFlow, whose files then hold the vocabulary.
 
     Args:
         vocabulary: list of str, every token in the order of the ids.
-        special_tokens: list of str, the special tokens, which no ordinary text is tokenized to.
-        pad_token, unk_token: str or None. The padding must be special.
+        special_tokens: list of str, the special tokens, which ordinary text never becomes.
+        pad_token, unk_token: str or None. The token of padding must be special.
         {options}
 
     Raises:
-        ValueError: a special token that is not in the vocabulary, a padding that is not special, `length` without a
-            token of padding or without room for `start` and `end`, an option out of its range.
+        ValueError: a special token that is not in the vocabulary, a token of padding that is not special, `length`
+            without a token of padding or without room for `start` and `end`, an option out of its range.
     """
 
-    _finds_special_tokens = False  # itself, in `_encode` and `_with_offsets`
+    _finds_special_tokens = False  # whether `_encode` and `_with_offsets` find special tokens
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -87,7 +87,7 @@ class Tokenizer(keras.layers.Layer):
     ):
         own = take_options(Tokenizer, options)
         super().__init__(**options)
-        self._folds_case = False  # whether added tokens are found in capital and in small letters
+        self._folds_case = False  # whether added tokens match capital and small letters
         self._convert_input_args = False  # strings are not tensors on every backend
         self._allow_non_tensor_positional_args = True
         self._vocabulary = Vocabulary(vocabulary)
@@ -95,7 +95,7 @@ class Tokenizer(keras.layers.Layer):
         self.added_tokens = self._ids_of("added_tokens", own["added_tokens"])
         both = sorted(self.special_tokens.keys() & self.added_tokens)
         if both:
-            raise ValueError(f"`added_tokens` must not be special; received {short_repr(both)}, which are.")
+            raise ValueError(f"`added_tokens` must not be special; received the special {short_repr(both)}.")
         self.pad_token, self.unk_token = pad_token, unk_token
         self._special("pad_token", [pad_token] if pad_token is not None else [])
         self.pad_id = checks.optional(self._vocabulary.id_of, "pad_token", pad_token)
@@ -136,7 +136,7 @@ class Tokenizer(keras.layers.Layer):
 
     @property
     def _max_length(self):
-        """`length` if that is a number, else None."""
+        """`length` if it is a number, else None."""
         return self.length if isinstance(self.length, int) else None
 
     @property
@@ -145,11 +145,11 @@ class Tokenizer(keras.layers.Layer):
         return dict(self._special_ids)
 
     def token_to_id(self, token: str) -> int:
-        """Returns the id of a token; ValueError for a string that is not in the vocabulary."""
+        """Returns the id of a token. Raises ValueError if the vocabulary lacks it."""
         return self._vocabulary.id_of("token", token)
 
     def id_to_token(self, id: int) -> str:
-        """Returns the token of an id; ValueError for an id outside of the vocabulary."""
+        """Returns the token of an id. Raises ValueError if the vocabulary lacks it."""
         return self._vocabulary.token_of("id", id)
 
     def tokenize(self, text: Any) -> Any:
@@ -159,31 +159,32 @@ class Tokenizer(keras.layers.Layer):
             text: str, nested lists of str, or a string tensor, dense or ragged.
 
         Returns:
-            int32 RaggedTensor (..., L); of a single string a tensor (L,).
+            int32 RaggedTensor (..., L); for a single string a tensor (L,).
 
         Raises:
-            ValueError: another value than text.
+            ValueError: a value that is not text.
         """
         texts, restore = flatten(as_text(text))
         return restore(self._rows(texts))
 
     def tokenize_with_offsets(self, texts: Sequence[str]) -> list:
-        """Converts texts to ids, and to the characters of the texts that the tokens are of.
+        """Converts texts to ids, and to the offsets of the tokens in the texts.
 
-        Use it to find the tokens of a part of a text, such as an answer or a name, or the part of some tokens.
+        Use it to find the tokens of a part of a text, such as an answer or a name, or the part of a text for some
+        tokens.
 
         Args:
             texts: list of N strings.
 
         Returns:
-            A list of N pairs of NumPy arrays: the ids, int32 (L,), those of `tokenize`; and the offsets, int32 (L, 2),
-            of each token's first character and of the character after its last. A blank that is part of a token is one
-            of its characters. Several tokens of one character have the offsets of this character; of SentencePiece's
-            bytes the last one alone.
+            A list of N pairs of NumPy arrays: the ids of `tokenize`, int32 (L,), and the offsets, int32 (L, 2), of each
+            token's first character and of the character after its last. A blank that is part of a token is one of its
+            characters. Several tokens of one character have the offsets of this character; of SentencePiece's bytes the
+            last one alone.
 
         Raises:
-            ValueError: another value than a list of strings, special_tokens_in_text="keep" with a tokenizer other than
-                `BytePairTokenizer`.
+            ValueError: a value that is not a list of strings; special_tokens_in_text="keep" or `added_tokens` with a
+                tokenizer other than `BytePairTokenizer`.
 
         Example:
 
@@ -205,13 +206,13 @@ class Tokenizer(keras.layers.Layer):
         return self._with_offsets(texts) if texts else []
 
     def __call__(self, *args, **kwargs):
-        require_tensorflow()  # here, because Keras adds lines to an error inside of `call`
+        require_tensorflow()  # here, because Keras adds lines to errors in `call`
         return super().__call__(*args, **kwargs)
 
     def call(self, inputs):
         """Converts strings (...) to ids, int32 (..., `length`), ragged where `length` is None.
 
-        Outside of a graph dense ids are a tensor of Keras' backend.
+        Outside of a graph, dense ids are a tensor of Keras' backend.
         """
         texts, restore = flatten(as_text(inputs))
         rows = add_start_and_end(self, self._rows(texts), self._max_length)
@@ -235,15 +236,15 @@ class Tokenizer(keras.layers.Layer):
 
         Args:
             ids: int (..., L), nested lists or a tensor, dense or ragged.
-            skip_special_tokens: whether to skip special tokens, padding included. The unknown token stands for text:
-                it is skipped only if it is the padding, `start` or `end` too.
+            skip_special_tokens: whether to skip special tokens, padding included. The unknown token stands for text: it
+                stays unless it is also the padding, `start` or `end`.
 
         Returns:
             A str or nested lists of str; inside a TensorFlow graph a string tensor (...). U+FFFD replaces bytes that
-            are no UTF-8.
+            are not UTF-8.
 
         Raises:
-            ValueError: another value than ids, or ids outside of the vocabulary.
+            ValueError: a value that is not ids, or ids outside of the vocabulary.
         """
         rows, restore = flatten(as_ids(ids, self.vocab_size), inner=1)
         if checks.boolean("skip_special_tokens", skip_special_tokens):
@@ -268,8 +269,8 @@ class Tokenizer(keras.layers.Layer):
     def _encode(self, texts, splits=None):
         """Converts ordinary texts (R,) to ids, int32 RaggedTensor (R, L).
 
-        With `splits`, int64, the texts are the pieces between special and added tokens; the pieces from one split to
-        the next are of one text.
+        With `splits`, int64, the texts are the pieces between special and added tokens. The pieces from one split to
+        the next belong to one text.
         """
         raise NotImplementedError
 
@@ -294,7 +295,7 @@ show_constructor(Tokenizer)
 def add_start_and_end(tokenizer, rows, max_length=None, fill=None):
     """Truncates ragged rows (R, L), and puts `start` before and `end` after each of them.
 
-    With `fill` this value stands for each token of `start` and `end`: for rows of labels or weights that belong to ids.
+    With `fill`, this value replaces each token of `start` and `end`, for rows of labels or weights.
     """
     if max_length is not None:
         rows = truncate(rows, max_length - len(tokenizer.start) - len(tokenizer.end), tokenizer.truncation_side)

@@ -1,4 +1,4 @@
-"""Vocabularies: tokens and their ids, the files of tokens, and the text that a vocabulary is learnt from."""
+"""Vocabularies: tokens and their ids, files of tokens, and the text for training a vocabulary."""
 
 import collections.abc
 import difflib
@@ -11,7 +11,7 @@ from keras_txf.checks import bad_argument, short_repr
 from keras_txf.progress import bar
 from keras_txf.reading import reading, refuse_pointer
 
-LARGEST_VOCABULARY = 10**7  # of training: the package `tokenizers` takes the memory for all tokens before it reads
+LARGEST_VOCABULARY = 10**7  # in training: `tokenizers` allocates memory for all tokens before it reads text
 
 
 class Vocabulary:
@@ -21,7 +21,7 @@ class Vocabulary:
         tokens: list of str, each once.
 
     Raises:
-        ValueError: no tokens, an empty token, a token that occurs twice, a token that is no string.
+        ValueError: no tokens, an empty token, a token that occurs twice, a token that is not a string.
     """
 
     def __init__(self, tokens):
@@ -64,7 +64,7 @@ class Vocabulary:
 
 
 def from_files(make, files, options, kwargs):
-    """Makes a tokenizer with the options of files and of the caller; names the files where these cause an error."""
+    """Makes a tokenizer with the options of files and of the caller. An error that the files cause names the files."""
     try:
         return make(**{**options, **kwargs})
     except Exception:
@@ -74,7 +74,7 @@ def from_files(make, files, options, kwargs):
 
 
 def as_list(tokens):
-    """Returns the list of tokens. Raises ValueError for values without an order."""
+    """Returns the list of tokens. Raises ValueError for a value without an order."""
     if isinstance(tokens, (str, bytes, dict, set)) or not hasattr(tokens, "__iter__"):
         raise bad_argument("vocabulary", "be a list of tokens (`from_file` reads one)", tokens)
     return list(tokens)
@@ -124,14 +124,14 @@ def lines(source, keep_ends=False, verbose=0):
 
     Args:
         source: path of a text file in UTF-8, or a list of paths; or an iterable of str, of UTF-8 bytes, or of string
-            tensors such as a `tf.data.Dataset`. The strings of a list are paths if each is the path of a file. The
-            strings of an iterator are always text, and a `pathlib.Path` is always a file.
-        keep_ends: whether the lines of a file keep the character that ends them.
+            tensors such as a `tf.data.Dataset`. The strings of a list are paths if each string is the path of a file.
+            The strings of an iterator are always text, and a `pathlib.Path` is always a file.
+        keep_ends: whether the lines of a file keep their last character, the end of the line.
         verbose: see `progress.bar`.
 
     Raises:
-        ValueError: a file that is missing or not in UTF-8, an item that is no string, strings that look like paths of
-            missing files, nothing but blanks.
+        ValueError: a file that is missing or not in UTF-8, an item that is not a string, strings that look like paths
+            of missing files, only blanks.
     """
     if isinstance(source, (str, os.PathLike)):
         found = lines_of_file(source, keep_ends)
@@ -148,7 +148,7 @@ def lines(source, keep_ends=False, verbose=0):
 
 
 def lines_of_file(path, keep_ends):
-    """The lines of a file. Other characters that separate lines, such as U+2028, are text."""
+    """Returns the lines of a file. Other separators of lines, such as U+2028, are text."""
     found = list(io.StringIO(read_text("source", path), newline=""))
     return found if keep_ends else [line.removesuffix("\n").removesuffix("\r") for line in found]
 
@@ -169,7 +169,7 @@ def strings(source, are_paths, keep_ends):
 
 
 def are_files(source):
-    """Whether the strings of a collection are paths. Raises ValueError if they look like paths of missing files."""
+    """Whether the strings of a collection are paths. Raises ValueError for strings like paths of missing files."""
     if not isinstance(source, collections.abc.Collection):
         return False
     any_path = any(isinstance(item, os.PathLike) for item in source)

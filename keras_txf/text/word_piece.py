@@ -38,12 +38,12 @@ class WordPieceOptions(TokenizerOptions, total=False):
     special_tokens: Annotated[
         list[str] | tuple[str, ...] | None,
         None,
-        "list of str, the special tokens; default `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]` and `[MASK]`, those of them that "
-        "a given vocabulary has.",
+        "list of str, the special tokens; default the tokens `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]` and `[MASK]` that the"
+        " vocabulary has.",
     ]
     pad_token: Annotated[str | None, "[PAD]", "the special token of padding."]
     unk_token: Annotated[
-        str | None, "[UNK]", "the special token of unknown words, among them those longer than 100 characters."
+        str | None, "[UNK]", "the special token of unknown words, and of words longer than 100 characters."
     ]
 
 
@@ -51,8 +51,8 @@ class WordPieceOptions(TokenizerOptions, total=False):
 class WordPieceTokenizer(Tokenizer):
     """Splits words into the longest pieces of the vocabulary, with the ids of Hugging Face's BERT tokenizers.
 
-    For BERT and its relatives, such as DistilBERT, ELECTRA and MiniLM. It normalises text first:
-    `detokenize` puts one space between words and signs, and does not restore upper case.
+    For BERT and its relatives, such as DistilBERT, ELECTRA and MiniLM. It normalises text first. `detokenize` puts one
+    space between words and punctuation marks, and does not restore upper case.
 
     Args:
         vocabulary: list of str, the tokens in the order of their ids. A token that begins with `##` continues a word.
@@ -66,7 +66,7 @@ class WordPieceTokenizer(Tokenizer):
         int32 (..., length), ragged where `length` is None.
 
     Raises:
-        ValueError: a vocabulary that is empty, has a token twice or lacks a special one; see also `Tokenizer`.
+        ValueError: a vocabulary that is empty, has a token twice or lacks a special token; see also `Tokenizer`.
 
     Reference:
         [BERT](https://arxiv.org/abs/1810.04805); the pieces are found as in
@@ -96,8 +96,8 @@ class WordPieceTokenizer(Tokenizer):
             setattr(self, name, check(name, normalization[name]))
         self._folds_case = self.lowercase
         if self.unk_id is None:
-            raise ValueError("`unk_token` must be a token, what unknown words become; received None.")
-        # With a blank, which words do not have: only an unknown word becomes a special token.
+            raise ValueError("`unk_token` must be the token of unknown words; received None.")
+        # A blank, which no word has, hides special tokens: only an unknown word becomes a special token.
         hidden = [f" {token}" if token in self.special_tokens else token for token in self._vocabulary.tokens]
         with tf.init_scope():
             self._kernel = tf_text.FastWordpieceTokenizer(
@@ -118,7 +118,7 @@ class WordPieceTokenizer(Tokenizer):
             {options}
 
         Raises:
-            ValueError: a file that is missing, empty, not in UTF-8, has an empty line or is no vocabulary.
+            ValueError: a file that is missing, empty, not in UTF-8, has an empty line or is not a vocabulary.
         """
         return from_files(functools.partial(cls, read_tokens("path", path)), [path], {}, options)
 
@@ -136,8 +136,8 @@ class WordPieceTokenizer(Tokenizer):
 
         Args:
             source: path of a text file in UTF-8, or a list of paths; or an iterable of strings.
-            vocab_size: the largest number of tokens, special tokens and single characters included. There is a token
-                for each character, and one for each within a word.
+            vocab_size: the largest number of tokens, special tokens and single characters included. Each character has
+                a token, and a second token within words.
             min_frequency: how often a pair of pieces must occur in the text to be merged.
             verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
             {options}
@@ -155,7 +155,7 @@ class WordPieceTokenizer(Tokenizer):
         special_tokens = SPECIAL_TOKENS if used["special_tokens"] is None else used["special_tokens"]
         special_tokens = options["special_tokens"] = first_tokens(special_tokens)
         if vocab_size <= len(special_tokens):
-            raise bad_argument("vocab_size", f"leave room beside {len(special_tokens)} special tokens", vocab_size)
+            raise bad_argument("vocab_size", f"be more than the {len(special_tokens)} special tokens", vocab_size)
         model = tokenizers.models.WordPiece(unk_token=checks.string("unk_token", used["unk_token"]))
         learner = tokenizers.Tokenizer(model)
         lowercase, strip_accents, split_chinese, clean = (
@@ -167,12 +167,12 @@ class WordPieceTokenizer(Tokenizer):
         train = functools.partial(trainer, min_frequency=min_frequency, show_progress=False)
         texts = list(lines(source, verbose=verbose))
         if any(re.search(rf"\S{{{LONGEST_WORD + 1}}}", text) for text in texts):
-            # Words that are unknown whatever the vocabulary holds: a repeated blob of base64 would fill it.
+            # These words are unknown to any vocabulary. A repeated blob of base64 would fill the vocabulary.
             too_long = tokenizers.Regex(rf"^.{{{LONGEST_WORD + 1},}}$")
             without = tokenizers.pre_tokenizers.Split(too_long, "removed")
             learner.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([learner.pre_tokenizer, without])
-        # The package numbers the characters within words in a random order, and this order decides between pairs that
-        # are equally frequent: a training for them alone, then one that knows them in order.
+        # `tokenizers` numbers the characters within words in a random order, which decides between equally frequent
+        # pairs. Hence a first training collects the characters, and a second training gets them in order.
         learner.train_from_iterator(texts, train(vocab_size=1, special_tokens=special_tokens))
         least = learner.get_vocab_size()
         if vocab_size < least:
@@ -209,7 +209,7 @@ class WordPieceTokenizer(Tokenizer):
 
     def _pieces(self, words, lengths):
         """Splits words (W,) into pieces, int32 RaggedTensor (W, pieces)."""
-        return self._kernel.tokenize(tf.where(lengths > LONGEST_WORD, " ", words))  # a blank is in no token: unknown
+        return self._kernel.tokenize(tf.where(lengths > LONGEST_WORD, " ", words))  # no token has a blank: unknown
 
     def _decode(self, rows):
         tokens = self._vocabulary.tokens
@@ -224,16 +224,16 @@ class WordPieceTokenizer(Tokenizer):
 
 
 def of_words(texts, words, pieces, sizes, options):
-    """Finds the offsets of pieces of BERT's words, which are of normalised text.
+    """Finds the offsets of the pieces of BERT's words in the texts before normalisation.
 
-    Each character becomes some normalised characters, or none; the words are these, one after the other.
+    Each character becomes zero or more normalised characters. The words are these characters in order.
 
     Args:
         texts: list of N strings.
         words: the result of `bert.words` of the texts.
         pieces: for each word the ids of its pieces.
-        sizes: int, the characters of each token of the vocabulary; 0 for the unknown token, which is a whole word.
-        options: the further arguments of `bert.words`.
+        sizes: int, the number of characters of each token of the vocabulary; 0 for the unknown token, a whole word.
+        options: the other arguments of `bert.words`.
 
     Returns:
         List of N int32 (L, 2).

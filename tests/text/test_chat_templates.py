@@ -71,7 +71,7 @@ def test_time_memory_and_text_of_a_template_are_limited(template, monkeypatch):
     (lambda: render("a", [user(5)]), "a string as 'content', or parts .*; received .* at index 0"),
     (lambda: render("a", [{"role": "user"}]), "a string as 'content'"),
     (lambda: render("a", [user([{"type": "text", "text": "b"}])]), "parts that the template reads"),
-    (lambda: render("a", [user(object())]), "`messages` must be of strings, numbers, lists and dicts"),
+    (lambda: render("a", [user(object())]), "`messages` must consist of strings, numbers, lists and dicts"),
     (lambda: render("a", tools=["f"]), "`tools` must be a list of dicts"),
     (lambda: text.ChatTemplate("a").render(HELLO, template="rag"), "`template` must be one of .*; received 'rag'"),
     (lambda: text.chat_template("nowhere"), "`folder` must be a folder; received 'nowhere'"),
@@ -154,7 +154,7 @@ def test_a_folder_without_a_template_has_none(tmp_path):
     assert find_chat_template(write(tmp_path, bos_token="<s>")) is None
     with pytest.raises(ValueError, match="`folder` must hold chat_template.jinja"):
         text.chat_template(tmp_path)
-    with pytest.raises(ValueError, match="`template` must have names of files; received '../a'"):
+    with pytest.raises(ValueError, match="`template` must have names that are file names; received '../a'"):
         text.ChatTemplate({"default": "a", "../a": "b"}).save(tmp_path)
     (tmp_path / "file").write_text("")
     refused(lambda: text.ChatTemplate("a").save(tmp_path / "file"), ["`folder` must be a place that can be written to"])

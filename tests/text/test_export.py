@@ -246,7 +246,7 @@ def refuses(words, kind="decoder_generator", tokenizer=LETTERS, model=None, **op
     (["'stop_id'", "Did you mean 'stop_ids'"], {"stop_id": 2}),
     (["`labels`", "'decoder_generator"], {"labels": LABELS}),
     (["`stop_ids`", "'encoder_classifier", "labels"], {"kind": "encoder_classifier", "stop_ids": 2}),
-    (["`multi_label`", "does not go with the model"], {"kind": "encoder_classifier", "multi_label": True}),
+    (["`multi_label`", "does not fit the model"], {"kind": "encoder_classifier", "multi_label": True}),
     (["`labels`", "3, one for each class"], {"kind": "encoder_classifier", "labels": ["good", "bad"]}),
     (["`labels`", "different strings"], {"kind": "encoder_classifier", "labels": ["good", "bad", "bad"]}),
     (["one vector for each text", "Pooling"], {"kind": "encoder"}),
