@@ -174,7 +174,7 @@ def test_windows_resolves_without_tensorflow_text(monkeypatch):
     assert 'tensorflow-text>=2.21; platform_system != "Windows"' in EXTRAS["tensorflow"]
     pytest.importorskip("tensorflow")
     monkeypatch.setitem(sys.modules, "tensorflow_text", None)
-    with pytest.raises(ImportError, match="need tensorflow-text: pip install tensorflow-text; there is no version for Windows.$"):
+    with pytest.raises(ImportError, match="pip install tensorflow-text; there is no version for Windows.$"):
         require_tensorflow_text()
 
 

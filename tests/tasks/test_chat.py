@@ -168,7 +168,7 @@ def test_answers_have_the_defaults_of_the_checkpoint(checkpoint, tmp_path, uncom
     (lambda task: Answers(None, None, None, {"top_logprobs": 2}), "`top_logprobs` must not be given"),
     (lambda task: Answers(None, None, None, {"num_return_sequences": 2}), "`num_return_sequences` must not be given"),
 ], ids=range(16))  # fmt: skip
-def test_bad_calls_are_refused_by_name(call, words):
+def test_bad_calls_raise_by_name(call, words):
     with pytest.raises(ValueError, match=words):
         call(plain())
 

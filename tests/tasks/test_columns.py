@@ -102,7 +102,7 @@ def test_numbers_stay_numbers():
     (tf.data.Dataset.from_tensor_slices(TEXTS), [None], "must have elements of"),
     (tf.data.Dataset.from_tensor_slices({"text": TEXTS}), [None], "`columns` must name parts"),
 ], ids=range(12))  # fmt: skip
-def test_bad_columns_are_refused(data, others, words):
+def test_bad_columns_raise(data, others, words):
     with pytest.raises(ValueError, match=words):
         read_columns(data, others, NAMES)
 
@@ -128,7 +128,7 @@ LINE = '{"text": "one", "label": "a"}\n'
     ("data.jsonl", LINE + "[1]", OBJECT), ("data.jsonl", LINE + "3", OBJECT),
     ("data.jsonl", LINE + '{"text": "a", "text": "b"}', OBJECT),
 ], ids=range(16))  # fmt: skip
-def test_a_file_that_would_be_read_wrongly_is_refused(name, content, words, tmp_path):
+def test_a_file_that_would_be_read_wrongly_raises(name, content, words, tmp_path):
     """pandas makes an index of cells that the first line does not name, and renames the second of two columns."""
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=words) as error:
@@ -150,7 +150,7 @@ BATCHED = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).batch(2)
      r"`labels` must hold text in UTF-8; received b'\\xff' at index 1"),
     (lambda: read_columns(".", [], {"texts": "text"}), r"received the folder .*\[path.read_text\(\) for path in"),
 ], ids=range(7))  # fmt: skip
-def test_what_is_no_text_is_refused_with_its_place(call, words):
+def test_other_values_than_text_raise_with_the_index(call, words):
     with pytest.raises(ValueError, match=words):
         call()
 
@@ -165,7 +165,7 @@ def test_columns_are_found_by_their_names(order, tmp_path):
         assert read_columns(data, [None], {"texts": "body", "labels": "label"}) == [TEXTS, LABELS]
 
 
-def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path):
+def test_a_byte_order_mark_is_not_a_part_of_a_name(tmp_path):
     for name, mark in (("data.csv", ","), ("data.tsv", "\t")):
         (tmp_path / name).write_text(f"text{mark}label\r\nzwölf{mark}a\r\n", encoding="utf-8-sig", newline="")
         assert read_columns(tmp_path / name, [None], NAMES) == [["zwölf"], ["a"]]
@@ -214,7 +214,7 @@ def test_a_generator_is_made_of_the_columns_that_are_named(columns):
     assert "w" in pieces and ("b" in pieces) == (len(columns) == 2)
 
 
-def test_a_folder_that_is_none_is_refused_with_what_is_missing(tmp_path):
+def test_a_folder_without_a_task_raises_with_the_missing_file(tmp_path):
     load = txf.tasks.TextClassifier.load
     with pytest.raises(ValueError, match="`folder` must be the folder of a task; there is none at 'nothing'"):
         load("nothing")

@@ -33,7 +33,7 @@ def softmax(logits):
 
 
 @pytest.mark.drawn(6)
-def test_scores_of_labels_are_those_of_scikit_learn(of):
+def test_scores_of_labels_equal_scikit_learn(of):
     task, (texts, labels) = of("TextClassifier"), DATA["TextClassifier"]
     found = task.evaluate(texts, labels, batch_size=5)
     probabilities, numbers = task.predict(texts, return_probabilities=True), [task.labels.index(x) for x in labels]
@@ -43,7 +43,7 @@ def test_scores_of_labels_are_those_of_scikit_learn(of):
     np.testing.assert_allclose(found["f1"], expected, atol=1e-6)
 
 
-def test_scores_of_sets_are_those_of_scikit_learn(of):
+def test_scores_of_sets_equal_scikit_learn(of):
     """A batch is narrower than the labels are many; of one label there is no example, and none is predicted."""
     task = of("TextClassifier of sets")
     texts, sets = ["fine", "film", "cast", "a"], [["cast", "fine"], [], ["fine"], ["cast"]]
@@ -65,7 +65,7 @@ def test_scores_of_sets_are_those_of_scikit_learn(of):
     np.testing.assert_allclose(metric.result(), expected, atol=1e-6)
 
 
-def test_scores_of_numbers_are_those_of_scipy(of):
+def test_scores_of_numbers_equal_scipy(of):
     task, texts, numbers = of("TextClassifier of a number"), ["a fine film", "dull", "what a cast"], [2.5, -30.0, 7.0]
     found, answers = task.evaluate(texts, numbers, batch_size=2), task.predict(texts).astype("float64")
     np.testing.assert_allclose(found["loss"], np.mean((answers - numbers) ** 2), rtol=1e-5)
@@ -73,7 +73,7 @@ def test_scores_of_numbers_are_those_of_scipy(of):
 
 
 @pytest.mark.drawn(6)
-def test_scores_of_pairs_are_those_of_scipy(of, capsys):
+def test_scores_of_pairs_equal_scipy(of, capsys):
     task, (first, second, scores) = of("PairClassifier of a score"), DATA["PairClassifier of a score"]
     found = task.evaluate(first, second, scores, batch_size=5)
     assert capsys.readouterr().out == ""
@@ -89,7 +89,7 @@ def correlations(found, answers, scores):
 
 
 @pytest.mark.slow
-def test_scores_of_similarities_are_those_of_scipy(of, tmp_path):
+def test_scores_of_similarities_equal_scipy(of, tmp_path):
     task, (anchors, positives) = of("TextEmbedder"), DATA["TextEmbedder"]
     scores = [0.0, 2.5, 5.0] * 8
     found = task.evaluate(anchors, positives, scores)
@@ -108,7 +108,7 @@ def test_scores_of_similarities_are_those_of_scipy(of, tmp_path):
 
 
 @pytest.mark.slow
-def test_scores_of_answers_are_those_of_sacrebleu(of):
+def test_scores_of_answers_equal_sacrebleu(of):
     task, (sources, targets) = of("TextToText"), DATA["TextToText"]
     found = task.evaluate(sources[:6], targets[:6], batch_size=4)
     answers = task.generate(sources[:6], max_new_tokens=128)
@@ -160,7 +160,7 @@ def test_a_second_fit_goes_on_from_the_weights_of_the_first(name):
 
 
 @pytest.mark.parametrize("name", ["TextClassifier", "PairClassifier", "TokenClassifier"])
-def test_labels_that_a_task_does_not_know_are_refused(name, of):
+def test_labels_that_a_task_does_not_know_raise(name, of):
     task, data = of(name), [column[:6] for column in DATA[name]]
     before = task.model.get_weights()
     new = [["new"] * len(words) for words in data[0]] if name == "TokenClassifier" else [*data[-1][:5], "new"]

@@ -23,7 +23,7 @@ def test_labels_have_numbers(labels, values, numbers):
     ([0, 1], True), ([0, 1], 1.0), ([0, 1], "\u00b2"), ([False, True], 1), (["a", "b"], {"a"}), (["a", "b"], None),
     (["a", "b"], ["a"]),
 ])  # fmt: skip
-def test_what_is_no_label_is_refused_with_its_place(labels, value):
+def test_other_values_than_labels_raise_with_the_index(labels, value):
     with pytest.raises(ValueError, match="`tags` must be of the labels .* at index 1 of the text at index 7"):
         numbers_of("tags", [labels[0], value], labels, row=7)
 
@@ -55,7 +55,7 @@ def own(folder):
     return probabilities(folder, None)
 
 
-def test_labels_in_another_order_are_those_of_the_checkpoint_and_others_have_a_new_head(own, folder):
+def test_labels_in_another_order_keep_the_head_and_other_labels_get_a_new_head(own, folder):
     np.testing.assert_allclose(own[[2, 0, 1]], probabilities(folder, ["maybe", "no", "yes"]), atol=1e-6)
     keras.utils.set_random_seed(1)
     assert np.abs(own - probabilities(folder, ["a", "b", "c"])).max() > 1e-4
@@ -80,7 +80,7 @@ MULTI, NUMBER = "multi_label_classification", "regression"
     (NUMBER, [1e39, 1.0], {}, r"`labels` must hold finite numbers; received 1e\+39 at index 0"),
     (NUMBER, [1.0, 2.0], {"class_weight": {"a": 2.0}}, "`class_weight` must be None for .*regression"),
 ])  # fmt: skip
-def test_what_is_no_set_of_labels_and_no_number_is_refused(problem_type, labels, options, words, tasks_of_problems):
+def test_other_values_than_sets_of_labels_and_numbers_raise(problem_type, labels, options, words, tasks_of_problems):
     with pytest.raises(ValueError, match=words):
         tasks_of_problems[problem_type].fit(["x", "y"], labels, verbose=0, **options)
 

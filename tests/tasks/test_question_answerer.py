@@ -46,7 +46,7 @@ def test_answers_are_parts_of_their_contexts(task):
 
 
 @pytest.mark.slow
-def test_it_learns_where_answers_are_and_that_there_are_none(tmp_path):
+def test_it_learns_the_positions_of_answers_and_no_answer(tmp_path):
     task = from_scratch(max_length=40, null_threshold=0.0)
     questions, contexts = QUESTIONS + ["Who sleeps?"] * len(PAIRS), CONTEXTS + CONTEXTS[: len(PAIRS)]
     answers = ANSWERS + [""] * len(PAIRS)
@@ -132,7 +132,7 @@ def slow_spans(windows, logits, context, offsets, longest):
 
 
 @pytest.mark.parametrize("null_threshold", [None, 0.0, 3.0])
-def test_the_best_spans_are_those_of_a_slow_search(null_threshold):
+def test_the_best_spans_equal_a_slow_search(null_threshold):
     rng = np.random.default_rng(4)
     context = "ab  cd ef\ngh ij"
     offsets = np.array([(0, 1), (1, 2), (2, 4), (4, 6), (6, 9), (9, 10), (10, 12), (12, 15)])
@@ -215,14 +215,14 @@ def test_the_place_of_an_answer_counts(task):
     (lambda task: task.fit("a.json"), ["`questions`", "a.json"]),
     (lambda task: task.fit("a.json", ["b"]), ["`questions` must be given alone"]),
 ])  # fmt: skip
-def test_what_does_not_go_is_refused(task, call, parts):
+def test_wrong_arguments_raise(task, call, parts):
     with pytest.raises(ValueError) as error:
         call(task)
     assert all(part in str(error.value) for part in parts) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("content", [{}, {"data": []}, {"data": [{"paragraphs": [{"context": "a"}]}]}, {"data": 3}])
-def test_files_of_another_form_are_refused(task, content, tmp_path):
+def test_files_of_another_form_raise(task, content, tmp_path):
     (tmp_path / "data.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match="data.json"):
         task.fit(tmp_path / "data.json")

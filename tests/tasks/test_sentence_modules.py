@@ -68,7 +68,7 @@ def test_a_folder_without_modules_has_the_mean(tmp_path, tokenizer):
     ({"config_sentence_transformers": {"prompts": {"q": "q: "}, "default_prompt_name": "q"}}, "must have no prompt"),
     ({"sentence_bert_config": {"do_lower_case": True}}, "'do_lower_case' false for a tokenizer of both cases"),
 ], ids=range(11))  # fmt: skip
-def test_what_an_embedder_has_not_is_refused(files, words, tmp_path, tokenizer):
+def test_unsupported_modules_raise(files, words, tmp_path, tokenizer):
     put(tmp_path, **files)
     with pytest.raises(ValueError, match=re.escape(words)) as error:
         read_pooling(tmp_path, tokenizer)
@@ -113,7 +113,7 @@ def test_a_folder_says_whether_vectors_have_length_1(unit, folder, tmp_path):
     np.testing.assert_allclose(again.encode(TEXTS), vectors, atol=1e-6)
 
 
-def test_a_model_that_no_folder_can_hold_is_refused(folder, tmp_path):
+def test_a_model_that_no_folder_can_hold_raises(folder, tmp_path):
     task = embedder.from_checkpoint(folder)
     wide = keras.Model(task.model.input, keras.layers.Dense(3, name="wide")(task.model.output))
     other = embedder(wide, task.tokenizer)
@@ -171,12 +171,12 @@ def test_dense_modules_follow_the_pooling(folder, tmp_path):
     (0, {"bias": False}, ["3_Dense/model.safetensors", "['linear.weight']", "linear.bias"]),
     (1, {}, ["2_Dense/model.safetensors", "(outputs, 32)"]),
 ], ids=range(5))  # fmt: skip
-def test_dense_modules_that_are_not_built_are_refused(wider, changed, words, folder):
+def test_dense_modules_that_are_not_built_raise(wider, changed, words, folder):
     put_dense(folder, 32 + wider, **changed)
     refused(lambda: embedder.from_checkpoint(folder), words)
 
 
-def test_a_dense_layer_that_no_folder_can_hold_is_refused(folder, tmp_path):
+def test_a_dense_layer_that_no_folder_can_hold_raises(folder, tmp_path):
     put_dense(folder, 32)
     task = embedder.from_checkpoint(folder)
     task.model.get_layer("3_dense").activation = keras.activations.exponential

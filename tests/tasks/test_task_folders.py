@@ -81,7 +81,7 @@ def test_an_embedder_reads_the_folder_of_a_classifier_of_hugging_face(bert, tmp_
     ({"options": {"labels": ["a"]}}, "cannot be read: .*labels"), ({"tokenizers": {"x": 3}}, "cannot be read"),
     ({"tokenizers": {"tokenizer": {"class_name": "X"}}}, "cannot be read: .*tokenizer"),
 ], ids=range(10))  # fmt: skip
-def test_a_damaged_file_is_refused_by_name(change, words, saved, tmp_path):
+def test_a_damaged_file_raises_by_name(change, words, saved, tmp_path):
     content = json.loads((saved / "task.json").read_text())
     text = change if isinstance(change, str) else json.dumps({**content, **change})
     (tmp_path / "task.json").write_text(text)
@@ -91,13 +91,13 @@ def test_a_damaged_file_is_refused_by_name(change, words, saved, tmp_path):
     assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_folder_of_a_task_is_no_checkpoint(saved):
+def test_a_folder_of_a_task_is_not_a_checkpoint(saved):
     with pytest.raises(ValueError, match="`path` must be a checkpoint with a tokenizer.*tokenizer.json"):
         txf.tasks.TextClassifier.from_checkpoint(saved)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"damaged"])
-def test_a_model_that_is_missing_or_damaged_is_refused_by_name(content, saved, tmp_path):
+def test_a_model_that_is_missing_or_damaged_raises_by_name(content, saved, tmp_path):
     (tmp_path / "task.json").write_bytes((saved / "task.json").read_bytes())
     content is None or (tmp_path / "model.keras").write_bytes(content)
     with pytest.raises(ValueError, match="model.keras") as error:
@@ -106,7 +106,7 @@ def test_a_model_that_is_missing_or_damaged_is_refused_by_name(content, saved, t
 
 
 @pytest.mark.parametrize("folder", [".", "..", "../here"])
-def test_the_current_folder_is_refused(folder, saved, tmp_path, monkeypatch):
+def test_the_current_folder_raises(folder, saved, tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     task = txf.tasks.TextClassifier.load(saved)

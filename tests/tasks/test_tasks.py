@@ -112,7 +112,7 @@ def test_callbacks_find_the_scores():
     assert len(history.history["val_bleu"]) < 5
 
 
-def test_a_folder_with_a_command_line_publishes_none(of, tmp_path):
+def test_a_folder_with_a_command_line_does_not_publish_it(of, tmp_path):
     """Versions before this one wrote the arguments of the script that trained the task."""
     task = of("TextClassifier")
     task.record = [{"examples": 3, "epochs": 1, "scores": {}, "command": "train.py --token hf_secret"}]
@@ -222,7 +222,7 @@ def test_rank_orders_by_the_scores_of_pairs(of):
 
 
 @pytest.mark.parametrize("token_types", [False, True])
-def test_the_inputs_of_pairs_are_those_of_predict(token_types, of):
+def test_the_inputs_of_pairs_equal_predict(token_types, of):
     task = of("PairClassifier")
     if not token_types:
         model = txf.models.encoder_classifier(task.tokenizer.vocab_size, 2, 1, 16, 2, dropout=0.0)
@@ -316,13 +316,13 @@ def test_max_length_leaves_room_for_a_token(name, longest, of):
     (lambda task: tasks.TextClassifier(task.model, task.tokenizer, ["a", 1]), "`labels` must be at least two"),
     (lambda task: tasks.TextEmbedder(task.model, task.tokenizer).search("a"), "`index` must be called"),
 ], ids=range(13))  # fmt: skip
-def test_bad_calls_are_refused_by_name(call, words, of, tmp_path, monkeypatch):
+def test_bad_calls_raise_by_name(call, words, of, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=words):
         call(of("TextClassifier"))
 
 
-def test_columns_of_pairs_are_refused_by_name(of):
+def test_columns_of_pairs_raise_by_name(of):
     for name, words in (("TextToText", ("sources", "targets")), ("PairClassifier", ("first", "second"))):
         for index, word in enumerate(words):
             columns = [["a", "b"], ["c", "d"], ["no", "yes"]][: 2 + (name == "PairClassifier")]

@@ -58,7 +58,7 @@ def test_a_word_of_more_tokens_than_there_is_room(task):
     assert task.predict(["here" * 9, "Rome"])[1] == task.predict(["Rome"])[0]
 
 
-def test_scores_are_those_of_the_tags(task):
+def test_scores_equal_the_tags(task):
     """Of 19 tags one is wrong, in the fourth row, where the task finds a sixth entity."""
     tags = [*TAGS[:3], ["O", "O", "O"], ["B-LOC", "O", "O"]]
     found = task.evaluate(WORDS[:3] + WORDS[2:3] * 2, tags)
@@ -121,7 +121,7 @@ def test_files_columns_and_numbers_are_the_same(task, tmp_path):
         assert task._checked(task._read(data, [None], columns)) == expected
 
 
-def test_weights_of_labels_are_those_of_the_loss():
+def test_weights_of_labels_equal_the_loss():
     tagger = txf.tasks.TokenClassifier.from_scratch(WORDS[:3], TAGS[:3], max_length=30, **SMALL)
     words, tags = WORDS[:2], TAGS[:2]
     tagger.compile(keras.optimizers.SGD(1e-12), run_eagerly=True)
@@ -153,7 +153,7 @@ def test_labels_that_make_no_entities(task):
     (lambda task: task.entities([3]), ["`texts`", "3"]),
     (lambda task: txf.tasks.TokenClassifier(task.model, task.tokenizer, ["O", "B-a"]), ["`labels`", "received 2"]),
 ])  # fmt: skip
-def test_bad_input_is_refused(task, call, words):
+def test_bad_input_raises(task, call, words):
     with pytest.raises(ValueError) as error:
         call(task)
     assert "\n" not in str(error.value) and all(word in str(error.value) for word in words), str(error.value)
@@ -209,7 +209,7 @@ def test_columns_of_files(content, columns, words, tags, tmp_path):
     (GERMEVAL, (1, 9), ["10 columns", "in line 2"]), (GERMEVAL, (1, -5), ["5 columns", "in line 2"]),
     ("Ada\n", None, ["a word and its tag", "'Ada' in line 1"]), ("\n\n", None, ["received none"]),
 ], ids=range(10))  # fmt: skip
-def test_a_file_that_cannot_be_read_is_refused(content, columns, message, tmp_path):
+def test_a_file_that_cannot_be_read_raises(content, columns, message, tmp_path):
     (tmp_path / "data.conllu").write_text(content)
     with pytest.raises(ValueError) as error:
         txf.tasks.TokenClassifier.from_scratch(tmp_path / "data.conllu", columns=columns, **SMALL)

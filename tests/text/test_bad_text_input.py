@@ -166,7 +166,7 @@ def test_files_are_their_text(cls, tmp_path, monkeypatch):
     ["nowhere.txt", "a fox"], ["3/3/2018", "4/5/2018"], ["fox", "dog."], ["a file train.txt", "and/or we"],
     [b"nowhere.txt"],
 ])  # fmt: skip
-def test_text_that_is_no_list_of_paths(cls, lines):
+def test_text_that_is_not_a_list_of_paths(cls, lines):
     assert tokens(cls, lines * 3) == tokens(cls, iter(lines * 3))
     assert cls.train(iter(["nowhere.txt"] * 3), vocab_size=300).vocab_size > 10  # what looks like a path is text there
 

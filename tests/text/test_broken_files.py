@@ -115,7 +115,7 @@ def test_broken_folders(kind, tmp_path):
     assert 10 < load_broken_files(tmp_path, kind, 200, seed=2) < 190
 
 
-def test_rules_of_characters_that_lost_a_part_are_refused(tmp_path):
+def test_rules_of_characters_that_lost_a_part_raise(tmp_path):
     """Google's package refuses them too. TensorFlow's kernels would drop the texts that these rules are of."""
     content = piece_model(vocab_size=200)
     path, middle = tmp_path / "spiece.model", len(content) // 2  # most of the file are these rules

@@ -76,7 +76,7 @@ def test_time_memory_and_text_of_a_template_are_limited(template, monkeypatch):
     (lambda: text.ChatTemplate("a").render(HELLO, template="rag"), "`template` must be one of .*; received 'rag'"),
     (lambda: text.chat_template("nowhere"), "`folder` must be a folder; received 'nowhere'"),
 ], ids=range(15))  # fmt: skip
-def test_bad_calls_are_refused_by_name(call, words):
+def test_bad_calls_raise_by_name(call, words):
     with pytest.raises(ValueError, match=words):
         call()
 
@@ -110,7 +110,7 @@ def test_answers_are_the_blocks_or_what_prefixes_add():
 
 
 @pytest.mark.parametrize("name", ["qwen3", "deepseek_r1_distill"])
-def test_a_template_that_changes_earlier_answers_is_refused(name):
+def test_a_template_that_changes_earlier_answers_raises(name):
     template = text.ChatTemplate(PUBLISHED[name], {"bos_token": "<s>"})
     with pytest.raises(ValueError, match="`template` must render the first messages of a conversation as it renders"):
         template.render_answers(CONVERSATIONS["thoughts"])
@@ -150,7 +150,7 @@ def test_a_damaged_folder_is_named(value, tmp_path):
         text.chat_template(write(tmp_path, chat_template=value))
 
 
-def test_a_folder_without_a_template_has_none(tmp_path):
+def test_a_folder_without_a_template_returns_none(tmp_path):
     assert find_chat_template(write(tmp_path, bos_token="<s>")) is None
     with pytest.raises(ValueError, match="`folder` must hold chat_template.jinja"):
         text.chat_template(tmp_path)

@@ -131,7 +131,7 @@ def test_added_tokens(folders, tmp_path):
     assert tokenizer.tokenize("[A]").numpy().tolist() == [size]
 
 
-def test_a_null_prefix_space_is_none(tmp_path):
+def test_a_null_prefix_space_means_the_default(tmp_path):
     """Folders of transformers 5 hold `add_prefix_space: null`."""
     vocabulary = {token: index for index, token in enumerate(["<|endoftext|>", "a", "b", "Ġ", "Ġa", "ab"])}
     theirs = transformers.Qwen2TokenizerFast(vocab=vocabulary, merges=[("Ġ", "a"), ("a", "b")])

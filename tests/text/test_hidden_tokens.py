@@ -59,7 +59,7 @@ def test_a_text_of_a_template_has_the_ids_of_the_package(model, normalizer):
     assert ids == made(model, normalizer)._kernel.from_str(made(model, normalizer)._definition).encode(written).ids
 
 
-def test_a_special_token_of_one_letter_is_refused_where_it_cannot_be_broken_up():
+def test_a_special_token_of_one_letter_raises_if_it_cannot_be_broken_up():
     tokenizer = text.CharacterTokenizer.train(["ab ~"], special_tokens=["[PAD]", "[UNK]", "~"])
     with pytest.raises(ValueError, match="`messages` must not hold '~'"):
         ChatReader(tokenizer).guard({"content": "a ~ b"})

@@ -39,7 +39,7 @@ def test_weights_are_of_the_bytes_of_the_answers(template):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in LEARN if kind != "bytes"])
-def test_tokens_of_every_tokenizer_are_those_of_the_whole_text(kind):
+def test_tokens_of_every_tokenizer_equal_the_whole_text(kind):
     tokenizer, template = learnt(kind), text.ChatTemplate(BLOCK.replace(";", " ; ").replace("[0] }}", " }} : "))
     examples = text.conversations(CHATS, tokenizer, template)
     for chat, (ids, targets, weights) in zip(CHATS, examples.as_numpy_iterator(), strict=True):
@@ -128,6 +128,6 @@ def test_variables_of_all_and_of_one():
     (lambda: text.instruction((["a"], ["b", "c"]), BYTES), "`dataset` must have columns of one length"),
     (lambda: text.instruction(["a"], BYTES), r"`dataset` must be a tf.data.Dataset of \(prompt, response\)"),
 ], ids=range(7))  # fmt: skip
-def test_bad_calls_are_refused_by_name(call, words):
+def test_bad_calls_raise_by_name(call, words):
     with pytest.raises(ValueError, match=words):
         call()

@@ -154,7 +154,7 @@ def of_tokenizers(model, **parts):
     return text.BytePairTokenizer(kernel.to_str(), pad_token="[MASK]")
 
 
-def test_words_of_a_tokenizer_json_that_is_not_of_bytes():
+def test_words_of_a_tokenizer_json_without_bytes():
     pre, models = tokenizers.pre_tokenizers, tokenizers.models
     pieces = {"[UNK]": 0, "the": 1, "fox": 2, "##es": 3}
     word_piece = of_tokenizers(models.WordPiece(pieces, unk_token="[UNK]"), pre_tokenizer=pre.Whitespace())

@@ -20,7 +20,7 @@ MOVED = set(map(chr, bert.code_points(bert.REORDERED)))  # accents that `tokeniz
 
 
 @pytest.mark.parametrize("name", LEARN)
-def test_ids_are_those_of_tokenize(name):
+def test_ids_equal_tokenize(name):
     tokenizer = learnt(name)
     for text, (ids, offsets) in zip(TEXTS, tokenizer.tokenize_with_offsets(TEXTS)):
         assert ids.tolist() == tokenizer.tokenize(text).numpy().tolist()
@@ -35,7 +35,7 @@ def test_ids_are_those_of_tokenize(name):
 @given(texts=STRINGS)
 @example(texts=TEXTS)
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_word_pieces_are_those_of_hugging_face(lowercase, texts):
+def test_word_pieces_equal_hugging_face(lowercase, texts):
     ours = learnt("WordPiece", lowercase=lowercase)
     theirs = reference(ours, lowercase)
     theirs.encode_special_tokens = True
@@ -47,7 +47,7 @@ def test_word_pieces_are_those_of_hugging_face(lowercase, texts):
 
 
 @pytest.mark.parametrize("name", ["unigram", "bpe"])
-def test_sentence_pieces_are_those_of_sentencepiece(name):
+def test_sentence_pieces_equal_sentencepiece(name):
     ours = learnt(name)
     model = base64.b64decode(ours.get_config()["model"])
     theirs = sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -80,6 +80,6 @@ def test_special_tokens_in_a_text():
 
 
 @pytest.mark.parametrize("texts", ["a text", [3], None, ["a", "\ud800"]])
-def test_what_is_no_list_of_texts_is_refused(texts):
+def test_other_values_than_a_list_of_texts_raise(texts):
     with pytest.raises(ValueError, match="`texts` must be"):
         learnt("WordPiece").tokenize_with_offsets(texts)

@@ -145,7 +145,7 @@ def test_special_tokens_in_a_text_of_marian(folders):
     assert not {0, tokenizer.pad_id} & {*ids}
 
 
-def test_added_tokens_with_rules_of_their_own_are_refused(folders, tmp_path):
+def test_added_tokens_with_their_own_rules_raise(folders, tmp_path):
     tokens = {str(learnt("WordPiece").vocab_size): {"content": "<new>", "single_word": True}}
     vocabulary = (folders["added bert"] / "vocab.txt").read_bytes()
     folder = folder_of(tmp_path, {"vocab.txt": vocabulary, **of("BertTokenizer", added_tokens_decoder=tokens)})
@@ -164,7 +164,7 @@ def phi3(folders, folder, **changed):
 CHAT = "<|user|>\nThe fox<|end|>\n"
 
 
-def test_rules_of_added_tokens_are_those_of_tokenizer_json(folders, tmp_path):
+def test_rules_of_added_tokens_equal_tokenizer_json(folders, tmp_path):
     (tmp_path / "5").mkdir()
     theirs = reference(phi3(folders, tmp_path))
     theirs.save_pretrained(tmp_path / "5")
@@ -199,6 +199,6 @@ def test_bad_arguments(folders):
     refused(lambda: type(pairs)(**{**pairs.get_config(), "added_tokens": ["a"]}), ["`definition`", "a"])
 
 
-def test_no_offsets_of_ids_and_tokens_beside_the_model(folders):
+def test_no_offsets_of_ids_and_tokens_outside_of_the_model(folders):
     for name, words in (("marian", ["`vocabulary`", "None"]), ("added bert", ["`added_tokens`", "<new>"])):
         refused(lambda: text.from_checkpoint(folders[name]).tokenize_with_offsets(["a fox"]), words)

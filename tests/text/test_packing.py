@@ -142,7 +142,7 @@ TASKS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
-def test_loss_and_gradients_are_those_of_the_examples_alone(task):
+def test_loss_and_gradients_equal_the_examples_alone(task):
     """One step of plain descent at rate 1 moves each weight by its gradient."""
     make, build = TASKS[task]
     examples = make()

@@ -34,7 +34,7 @@ def test_known_characters_are_kept(texts):
 
 @few(10)
 @given(texts=STRINGS)
-def test_bytes_are_those_of_utf8(texts):
+def test_bytes_equal_utf8(texts):
     assert ByteTokenizer().tokenize(texts).to_list() == [[byte + 3 for byte in text.encode()] for text in texts]
 
 

@@ -31,7 +31,7 @@ def slow(tokenizer, words, tags, all_tokens, room):
 
 @pytest.mark.drawn(12)
 @pytest.mark.parametrize("name", LEARN)
-def test_targets_are_those_of_the_words(name):
+def test_targets_equal_the_words(name):
     start, end = START_AND_END[name]
     tokenizer, all_tokens = learnt(name, start=start, end=end), name != "bytes"
     examples = text.token_classification((WORDS, TAGS), tokenizer, LABELS, 12, all_tokens)
@@ -89,7 +89,7 @@ def test_words_are_split_at_blanks_and_around_punctuation():
     (tf.data.Dataset.from_tensors((["a"], [0.5])), LABELS, {}, ["`dataset`", "string or int"]),
     (tf.data.Dataset.from_tensors(["a"]), LABELS, {}, ["`dataset`", "elements"]),
 ])  # fmt: skip
-def test_bad_input_is_refused(data, labels, options, words):
+def test_bad_input_raises(data, labels, options, words):
     refused(lambda: text.token_classification(data, BYTES, labels, **options), words)
 
 

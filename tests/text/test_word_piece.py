@@ -116,7 +116,7 @@ def test_a_training_gives_the_same_vocabulary_each_time():
     assert vocabularies[0] == vocabularies[1] == vocabularies[2]
 
 
-def test_a_vocabulary_smaller_than_the_characters_is_refused():
+def test_a_vocabulary_smaller_than_the_characters_raises():
     lines = ["the quick brown fox"] * 2
     with pytest.raises(ValueError, match="`vocab_size` must be [0-9]+ at least.*; received 10") as error:
         WordPieceTokenizer.train(lines, 10)
