@@ -1,4 +1,4 @@
-"""Batches hold each example once an epoch, with little padding and few shapes."""
+"""Batches hold each example once per epoch, with little padding and few shapes."""
 
 import keras
 import numpy as np
@@ -56,7 +56,7 @@ def test_answers_come_in_the_order_of_the_examples():
 
 
 def is_evaluated(batches):
-    """Keras takes the shapes of the first two batches for those of all, on TensorFlow."""
+    """On TensorFlow, Keras infers the shapes of all batches from the first two."""
     model = keras.Sequential([keras.layers.Embedding(2, 3), keras.layers.GlobalAveragePooling1D()])
     model.compile(loss=lambda y, logits: keras.ops.mean(logits), run_eagerly=True)
     return np.isfinite(model.evaluate(batches, verbose=0))
@@ -73,6 +73,6 @@ def test_the_first_batches_differ_in_every_axis_that_others_do():
 
 
 def test_a_side_that_begins_at_the_limit_may_be_short_later():
-    """Of the first batches all sources have the largest length, of the last all targets."""
+    """In the first batches all sources have the largest length, in the last batches all targets."""
     long, short = np.ones(12, "int32"), np.ones(3, "int32")
     assert is_evaluated(Batches(lambda: [(long, short)] * 8 + [(short, long)] * 8, (0, -1), 4, 12))

@@ -23,7 +23,7 @@ LEARN = dict(epochs=60, batch_size=8, learning_rate=0.01, verbose=0)
 
 @functools.cache
 def plain(**options):
-    """An untrained generator of bytes, whose steps are not compiled."""
+    """An untrained generator of bytes with uncompiled steps."""
     model = txf.models.decoder_generator(BYTES.vocab_size, 1, 8, 2, dropout=0.0)
     task = txf.tasks.TextGenerator(model, BYTES, **options)
     task._compile = functools.partial(task._compile, run_eagerly=True)
@@ -32,7 +32,7 @@ def plain(**options):
 
 @pytest.fixture(scope="module")
 def chatty():
-    """A generator that has learnt three conversations by heart."""
+    """A generator that has memorised three conversations."""
     task = txf.tasks.TextGenerator.from_scratch(CHATS, **SMALL)
     before = task.evaluate(CHATS)
     history = task.fit(CHATS * 6, validation_data=CHATS, **LEARN)
@@ -175,7 +175,12 @@ def test_bad_calls_raise_by_name(call, words):
 
 def test_a_stream_has_no_empty_pieces(monkeypatch):
     task = plain()
-    first = [*BYTES("é").numpy().tolist()[1:-1], *BYTES("a").numpy().tolist()[1:-1], 1, -1]  # two bytes, one, the end
+    first = [
+        *BYTES("é").numpy().tolist()[1:-1],
+        *BYTES("a").numpy().tolist()[1:-1],
+        1,
+        -1,
+    ]  # two bytes, one byte, the end
     steps = [np.array([token, other]) for token, other in zip(first, [100, 1, -1, -1, -1])]
     monkeypatch.setattr(task.model, "generate", lambda rows, **options: (step[: len(rows)] for step in steps))
     assert list(task.generate("b", stream=True)) == ["é", "a"]

@@ -1,4 +1,4 @@
-"""Columns are the same from every source; what is missing or of another kind is refused by name."""
+"""Columns are the same from every source. Errors name a missing column, or a value of another type."""
 
 import json
 
@@ -73,7 +73,9 @@ MAKES = {
 
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 def test_columns_give_themselves(make):
-    assert repr(read_columns(make(TEXTS), [make(LABELS)], NAMES)) == repr([TEXTS, LABELS])  # a tensor equals its text
+    assert repr(read_columns(make(TEXTS), [make(LABELS)], NAMES)) == repr(
+        [TEXTS, LABELS]
+    )  # `repr`, because a tensor equals its text
 
 
 def test_a_data_set_of_texts_and_a_tensor_of_one_are_texts():
@@ -129,7 +131,7 @@ LINE = '{"text": "one", "label": "a"}\n'
     ("data.jsonl", LINE + '{"text": "a", "text": "b"}', OBJECT),
 ], ids=range(16))  # fmt: skip
 def test_a_file_that_would_be_read_wrongly_raises(name, content, words, tmp_path):
-    """pandas makes an index of cells that the first line does not name, and renames the second of two columns."""
+    """pandas makes an index of cells without a name, and renames the second of two columns of one name."""
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=words) as error:
         read_columns(tmp_path / name, [None], NAMES)

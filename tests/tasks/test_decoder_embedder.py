@@ -1,4 +1,4 @@
-"""TextEmbedder on the body of a decoder: vectors of the last token, where texts end with the token of padding."""
+"""TextEmbedder on the body of a decoder: the vector of the last token, when texts end with the padding token."""
 
 import json
 
@@ -15,7 +15,7 @@ TEXTS = ["a dog", "a dog sees two cats at the sea", "x"]
 
 
 def write(folder, extra=5, **config):
-    """A folder as Qwen 3's embedder: a decoder, a tokenizer that ends texts with its padding, pooling of the last."""
+    """A folder like Qwen 3's embedder: a decoder, a tokenizer that ends texts with padding, last-token pooling."""
     tokenizer_folder(folder, pad_token="</s>", eos_token="</s>")
     kernel = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     end = kernel.token_to_id("</s>")
@@ -49,7 +49,7 @@ def test_texts_of_a_batch_have_the_vectors_that_each_has_alone(folder, task):
     path, end = folder
     together, alone = task.encode(TEXTS), np.stack([task.encode(text) for text in TEXTS])
     np.testing.assert_allclose(together, alone, atol=1e-5)
-    # The state of the end token, without any padding and without the package's pooling.
+    # The state of the end token, without padding and without the package's pooling.
     body = txf.checkpoints.load(path, pad_id=None)
     for text, vector in zip(TEXTS, together):
         ids = task.tokenizer.tokenize([text]).to_list()[0] + [end]

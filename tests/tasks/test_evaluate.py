@@ -1,4 +1,4 @@
-"""Scores of `evaluate` are those of scikit-learn, SciPy, sacreBLEU and NumPy; a second `fit` and one cut off go on."""
+"""Scores of `evaluate` equal scikit-learn, SciPy, sacreBLEU and NumPy; `fit` continues after a `fit` or a break."""
 
 import functools
 
@@ -17,7 +17,7 @@ from keras_txf.tasks.labels import MacroF1OfSets
 
 @pytest.fixture(scope="module")
 def of():
-    """The task of a name, made once: tests with it do not train it. It runs step by step: compiling takes seconds."""
+    """The untrained task of a name, made once and not compiled, as compiling takes seconds."""
     return functools.cache(lambda name: stepwise(MAKE[name]()))
 
 
@@ -44,7 +44,7 @@ def test_scores_of_labels_equal_scikit_learn(of):
 
 
 def test_scores_of_sets_equal_scikit_learn(of):
-    """A batch is narrower than the labels are many; of one label there is no example, and none is predicted."""
+    """A batch has fewer rows than there are labels; one label has no example and no prediction."""
     task = of("TextClassifier of sets")
     texts, sets = ["fine", "film", "cast", "a"], [["cast", "fine"], [], ["fine"], ["cast"]]
     rows = np.array([[label in one for label in task.labels] for one in sets])
@@ -102,7 +102,7 @@ def test_scores_of_similarities_equal_scipy(of, tmp_path):
     products = one[:6] @ other[:6].T / task.temperature
     accuracy = np.mean(products.argmax(1) == np.arange(6))
     found = task.evaluate(anchors[:6], positives[:6], batch_size=6)
-    nearly_equal = len({round(value, 4) for value in products[0]}) < 6  # the same text is there twice
+    nearly_equal = len({round(value, 4) for value in products[0]}) < 6  # one text occurs twice
     assert nearly_equal or found["accuracy"] == pytest.approx(accuracy)
     np.testing.assert_allclose(found["loss"], -np.log(np.diag(softmax(products))).mean(), rtol=1e-4)
 
@@ -186,9 +186,11 @@ def train(file, *callbacks):
 @pytest.mark.slow
 def test_a_training_that_was_cut_off_ends_like_an_unbroken_one(tmp_path):
     expected = train(tmp_path / "unbroken.npz")
-    train(tmp_path / "broken.npz", keras.callbacks.EarlyStopping("loss", mode="max"))  # after two epochs: it falls
+    train(
+        tmp_path / "broken.npz", keras.callbacks.EarlyStopping("loss", mode="max")
+    )  # stops after two epochs, as the loss falls
     found = train(tmp_path / "broken.npz")
-    complete = train(tmp_path / "broken.npz")  # nothing left to do: the weights are read
+    complete = train(tmp_path / "broken.npz")  # reads the weights, without further training
     for one, other, read in zip(expected, found, complete, strict=True):
         np.testing.assert_allclose(other, one, atol=1e-6)
         np.testing.assert_array_equal(other, read)

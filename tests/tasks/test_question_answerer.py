@@ -1,4 +1,4 @@
-"""QuestionAnswerer: answers are spans of their contexts, in windows as in one piece, and the same after a folder."""
+"""QuestionAnswerer: answers are spans of contexts, the same with windows and after a round trip through a folder."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ def from_scratch(**options):
 
 @pytest.fixture(scope="module")
 def task():
-    """Untrained: what it answers is by chance."""
+    """An untrained task with random answers."""
     return from_scratch(max_length=40)
 
 
@@ -73,7 +73,7 @@ def test_rows_hold_question_and_context(task):
     assert words[:5] == ["[CLS]", "who", "sings", "?", "[SEP]"] and words[-1] == "[SEP]"
     assert rows[0]["token_type_ids"].tolist() == [0] * 5 + [1] * (len(words) - 5)
     assert found == [Window(0, 0, len(offsets), 5)]
-    # Those of `sentence_pairs`, which the page of text names for a model alone.
+    # The rows equal `sentence_pairs`, which docs/text.md suggests for a model alone.
     pairs = txf.text.sentence_pairs(([QUESTIONS[0]], [CONTEXTS[0]]), task.tokenizer, token_types=True)
     [expected] = pairs.as_numpy_iterator()
     assert {name: row.tolist() for name, row in rows[0].items()} == {
@@ -87,7 +87,7 @@ def test_windows_hold_all_tokens_and_overlap(length, room, overlap):
     assert sorted(set(itertools.chain(*parts))) == list(range(length))
     assert all(len({*one} & {*other}) == overlap for one, other in zip(parts, parts[1:]))
     assert all(len(part) == room for part in parts[:-1])
-    assert len(parts) == 1 or parts[-1][-1] not in parts[-2]  # none in vain
+    assert len(parts) == 1 or parts[-1][-1] not in parts[-2]  # no superfluous window
 
 
 def test_a_long_question_leaves_room_for_the_context():
@@ -118,7 +118,7 @@ def test_targets_are_the_tokens_of_the_answer():
 
 
 def slow_spans(windows, logits, context, offsets, longest):
-    """Every span of every window, one by one: its characters without blanks, and the largest score."""
+    """All spans of all windows, one by one: characters without blanks -> the largest score."""
     scores = {}
     for window, rows in zip(windows, logits):
         for first in range(window.count):
@@ -153,7 +153,7 @@ def test_the_best_spans_equal_a_slow_search(null_threshold):
 
 
 def test_a_context_in_windows_answers_as_in_one_piece(task):
-    """The logits are those of a token alone, whatever stands around it."""
+    """Logits depend on a single token, without its neighbours."""
     tokenizer = task.tokenizer
     ids = keras.Input([None], dtype="int32", name="token_ids")
     logits = keras.layers.Embedding(tokenizer.vocab_size, 2, embeddings_initializer="random_normal")(ids)

@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers: old and new keys, what they truncate to, and what `TextEmbedder` has not."""
+"""Folders of sentence-transformers: old and new keys, truncation, and modules that `TextEmbedder` does not support."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def module(name, path=""):
 
 
 def put(folder, **files):
-    """Writes JSON files by their names, `__` for a slash."""
+    """Writes JSON files by name, with `__` for a slash."""
     for name, content in files.items():
         path = folder / f"{name.replace('__', '/')}.json"
         path.parent.mkdir(exist_ok=True)
@@ -38,7 +38,7 @@ def tokenizer():
 
 @pytest.fixture
 def folder(bert, tmp_path):
-    """A copy of the checkpoint, to write modules into."""
+    """A copy of the checkpoint, for its modules."""
     return shutil.copytree(bert, tmp_path / "bert")
 
 
@@ -131,7 +131,7 @@ DENSE = [module("Transformer"), module("Pooling", "1_Pooling"), module("Dense", 
 
 
 def put_dense(folder, width, **changed):
-    """Two Dense modules as EmbeddingGemma has them, of which the second has a bias and an activation; their arrays."""
+    """Two Dense modules, as in EmbeddingGemma, the second with a bias and an activation. Returns their arrays."""
     rng = np.random.default_rng(4)
     arrays = [rng.normal(size=shape).astype("float32") for shape in ((9, width), (5, 9), (5,))]
     files = {"linear.weight": arrays[0]}, {"linear.weight": arrays[1], "linear.bias": arrays[2]}

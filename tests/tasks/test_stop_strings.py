@@ -1,4 +1,4 @@
-"""Stop strings: where texts and rows of ids end, in all forms of an answer."""
+"""Stop strings end texts and rows of ids, in all forms of an answer."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""What a folder of a stranger names or links to stays in that folder: nothing of the user's is read or published."""
+"""Names and links in a stranger's folder do not lead outside: no file of the user is read or published."""
 
 import json
 import shutil

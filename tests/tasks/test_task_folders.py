@@ -1,4 +1,4 @@
-"""What the folder of a task holds, whatever was there before; damaged ones are refused by name."""
+"""The files in the folder of a task, over earlier files too; damaged files raise an error with their name."""
 
 import json
 import pathlib
@@ -145,7 +145,7 @@ def test_a_task_that_was_loaded_still_knows_its_checkpoint(name, bert, tmp_path)
     task = getattr(txf.tasks, name).from_checkpoint(tmp_path / "checkpoint", **options)
     task.save(tmp_path / "task")
     shutil.rmtree(tmp_path / "checkpoint")
-    for _ in range(2):  # the second time from the folder that it writes anew
+    for _ in range(2):  # the second time from the folder of the first
         again = type(task).load(tmp_path / "task")
         again.save(tmp_path / "exported", format="huggingface")
         again.save(tmp_path / "task")

@@ -1,4 +1,4 @@
-"""Every task learns from strings, answers in strings, and is the same after a folder."""
+"""Every task learns from strings, answers in strings, and survives a round trip through a folder."""
 
 import functools
 import sys
@@ -56,7 +56,7 @@ SCORES = {
 
 
 def ask(task):
-    """An answer of a task that its weights and tokenizers decide."""
+    """An answer of a task that depends on its weights and tokenizers."""
     if isinstance(task, tasks.TextClassifier):
         return task.predict(["a fine film", "dull"], return_probabilities=task.labels is not None)
     if isinstance(task, tasks.TokenClassifier):
@@ -72,7 +72,7 @@ def ask(task):
 
 @pytest.fixture(scope="module")
 def of():
-    """The untrained task of a name, made once for all tests that leave it as it is."""
+    """The untrained task of a name, made once for all tests that do not change it."""
     return functools.cache(lambda name: MAKE[name]())
 
 
@@ -113,7 +113,7 @@ def test_callbacks_find_the_scores():
 
 
 def test_a_folder_with_a_command_line_does_not_publish_it(of, tmp_path):
-    """Versions before this one wrote the arguments of the script that trained the task."""
+    """Earlier versions wrote the arguments of the script that trained the task."""
     task = of("TextClassifier")
     task.record = [{"examples": 3, "epochs": 1, "scores": {}, "command": "train.py --token hf_secret"}]
     task.save(tmp_path / "task")
@@ -149,7 +149,10 @@ def test_macro_f1_is_that_of_scikit_learn():
         metric.update_state(targets[start : start + 7], logits[start : start + 7])
     expected = sklearn.metrics.f1_score(targets, logits.argmax(1), average="macro")
     np.testing.assert_allclose(float(metric.result()), expected, atol=1e-6)
-    for targets, found in (([0, 0, 2, 2], [0, 0, 2, 0]), ([2], [2])):  # no example has or gets the other classes
+    for targets, found in (
+        ([0, 0, 2, 2], [0, 0, 2, 0]),
+        ([2], [2]),
+    ):  # the other classes have no targets and no predictions
         metric.reset_state()
         metric.update_state(targets, np.eye(4)[found])
         expected = sklearn.metrics.f1_score(targets, found, average="macro")
@@ -175,7 +178,7 @@ def test_class_weights_weigh_the_loss_of_one_fit_and_the_optimizer_of_the_caller
 @pytest.mark.parametrize("name", ["TextClassifier", "PairClassifier", "PairClassifier of a score", "TextEmbedder"])
 def test_a_task_is_served(name, of, tmp_path, monkeypatch):
     task, is_pair = of(name), "Pair" in name
-    monkeypatch.setattr(task, "max_length", 7 if is_pair else task.max_length)  # of which the last pair has more
+    monkeypatch.setattr(task, "max_length", 7 if is_pair else task.max_length)  # the last pair is longer
     first, second = [*SOURCES[:3], ""], [*TARGETS[:3], "eine Katze und zwei Katzen und ein Hund"]
     texts = (first, second) if is_pair else (first,)
     task.export(tmp_path / "served")
@@ -256,7 +259,7 @@ def test_a_stream_is_the_answer_in_whole_characters(name, tokenizer):
         assert whole == [f"{text}{answer}" for text, answer in zip(asked, answers)]
         told = list(task.generate(asked[0], max_new_tokens=20, stream=True, return_prompt=True))
         assert told[0] == asked[0] and "".join(told) == whole[0]
-        forced = {"max_new_tokens": 20, "start_id": [4, 5]}  # before the text: no part of the answer
+        forced = {"max_new_tokens": 20, "start_id": [4, 5]}  # these tokens come before the text, not in the answer
         pieces = list(task.generate(asked, stream=True, **forced))
         assert task.generate(asked, **forced) == ["".join(parts) for parts in zip(*pieces)]
 
@@ -339,7 +342,7 @@ def test_no_texts_have_no_answers(of):
 
 
 def test_a_task_takes_a_layer_as_attention_without_heads(uncompiled):
-    """The defaults of the task, which the layer replaces, are none of the caller's options."""
+    """The layer replaces defaults of the task without an error: they are not the caller's options."""
     small = dict(vocab_size=40, num_layers=2, dim=8)
     attention = txf.layers.MultiHeadSelfAttention(2, causal=True)
     generator = tasks.TextGenerator.from_scratch(LINES, attention=attention, **small)

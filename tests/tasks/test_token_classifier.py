@@ -17,7 +17,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 @pytest.fixture(scope="module")
 def task():
-    """Made by hand instead of trained: each token has the tag of its word in `TAGS`."""
+    """A task made by hand instead of trained: each token has the tag of its word in `TAGS`."""
     tag_of = {word: tag for words, tags in zip(WORDS, TAGS) for word, tag in zip(words, tags)}
     labels = sorted({*tag_of.values()})
     tokenizer = txf.text.WordPieceTokenizer([*SPECIAL, *tag_of, "##here"], lowercase=False, start="[CLS]", end="[SEP]")
@@ -33,13 +33,13 @@ def task():
 
 @pytest.fixture(scope="module")
 def untrained():
-    """Its tags depend on the words around a word."""
+    """An untrained task, whose tags depend on the words around a word."""
     return txf.tasks.TokenClassifier.from_scratch(WORDS, TAGS, max_length=8, **SMALL)
 
 
 @pytest.mark.slow
 def test_long_texts_are_read_in_parts(untrained):
-    """What a part holds is what the model says of the part alone."""
+    """The answer for a part equals the model's answer for the part alone."""
     words = [word for row in WORDS[:3] for word in row]
     room = untrained.max_length - 2
     counts = [len(untrained.tokenizer.tokenize(word)) for word in words]
@@ -59,7 +59,7 @@ def test_a_word_of_more_tokens_than_there_is_room(task):
 
 
 def test_scores_equal_the_tags(task):
-    """Of 19 tags one is wrong, in the fourth row, where the task finds a sixth entity."""
+    """One of 19 tags is wrong: in the fourth row the task finds a sixth entity."""
     tags = [*TAGS[:3], ["O", "O", "O"], ["B-LOC", "O", "O"]]
     found = task.evaluate(WORDS[:3] + WORDS[2:3] * 2, tags)
     right, wrong = -np.log(np.exp([3, 0]) / (np.exp(3) + 3))
@@ -194,7 +194,7 @@ ADA_IS, TAGGED = [["Ada", "is"]], [["O", "B-PER"]]
     ("a\u00a0b O\nha O\n", None, [["a\u00a0b", "ha"]], [["O", "O"]]),
 ], ids=range(15))  # fmt: skip
 def test_columns_of_files(content, columns, words, tags, tmp_path):
-    """What looks like a comment may be a word."""
+    """A line that looks like a comment may be a word."""
     (tmp_path / "data.TXT").write_bytes(content.encode())
     assert read_conll(tmp_path / "data.TXT", columns) == [words, tags]
     assert txf.tasks.TokenClassifier._read(tmp_path / "data.TXT", [None], columns) == [words, tags]

@@ -1,4 +1,4 @@
-"""What pipelines refuse, as early as can be known: what was expected, what came."""
+"""Pipelines raise early errors that tell the expected and the received value."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_empty(task):
     for data in (
         tuple(parts) if len(parts) > 1 else [],
         full.take(0),
-        full.filter(lambda *element: False),  # of a number not known
+        full.filter(lambda *element: False),  # an unknown number of elements
     ):
         refused(called(task, data), ["`dataset`", "empty"])
 

@@ -1,4 +1,4 @@
-"""What tokenizers and their training refuse: what was expected, what came."""
+"""Tokenizers and their training raise errors that tell the expected and the received value."""
 
 import pathlib
 
@@ -140,7 +140,7 @@ def test_files(cls, tmp_path):
 
 
 def tokens(cls, source):
-    """What is learnt; of WordPiece single characters, for which of several as frequent pieces it learns is chance."""
+    """The learnt tokens; for WordPiece single characters, as chance decides between equally frequent pieces."""
     tokenizer = cls.train(source, vocab_size=280, **({"min_frequency": 1000} if cls is Word else {}))
     return {tokenizer.id_to_token(id) for id in range(tokenizer.vocab_size)}
 
@@ -168,7 +168,9 @@ def test_files_are_their_text(cls, tmp_path, monkeypatch):
 ])  # fmt: skip
 def test_text_that_is_not_a_list_of_paths(cls, lines):
     assert tokens(cls, lines * 3) == tokens(cls, iter(lines * 3))
-    assert cls.train(iter(["nowhere.txt"] * 3), vocab_size=300).vocab_size > 10  # what looks like a path is text there
+    assert (
+        cls.train(iter(["nowhere.txt"] * 3), vocab_size=300).vocab_size > 10
+    )  # strings of an iterator are text, even if they look like paths
 
 
 @every_training

@@ -1,4 +1,4 @@
-"""Batches by length: nothing lost, few positions to padding, and the best lengths of all."""
+"""Batches by length lose no example, have little padding, and use the best lengths."""
 
 import collections
 import itertools
@@ -15,7 +15,7 @@ LENGTHS = st.lists(st.integers(0, 20), min_size=1, max_size=30)
 
 
 def examples(sizes):
-    """Rows of the given sizes with their numbers: each is another."""
+    """Distinct rows of these sizes, with their numbers."""
 
     def generate():
         for number, size in enumerate(sizes):

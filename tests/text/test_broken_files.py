@@ -1,4 +1,4 @@
-"""Damaged files of tokenizers are read as Hugging Face's and Google's packages read them, or refused by name."""
+"""Damaged files of tokenizers load as in Hugging Face's and Google's packages, or raise an error with their name."""
 
 import functools
 import json
@@ -18,7 +18,7 @@ LINES = ["The quick brown fox", "naïve dogs, ÄÖÜ! 狗和 zzz", ""]
 
 @functools.cache
 def sound():
-    """The files of a folder for each kind of tokenizer, as bytes."""
+    """The files of a folder for each type of tokenizer, as bytes."""
     word_piece = learnt("WordPiece")
     words = [word_piece.id_to_token(id) for id in range(word_piece.vocab_size)]
     added = {str(len(words)): {"content": "[A]", "special": True}, "0": {"content": "[PAD]", "special": True}}
@@ -67,7 +67,7 @@ def as_bytes(content):
 
 
 def reference(folder, name):
-    """The ids of LINES by the file's own package, without special tokens; None where that one refuses what we read."""
+    """The ids of LINES by the file's own package, without special tokens; None if only that package raises."""
     if name == "tokenizer.json":
         package = tokenizers.Tokenizer.from_file(str(folder / name))
         package.no_padding(), package.no_truncation()
@@ -76,13 +76,13 @@ def reference(folder, name):
     try:
         package = sentencepiece.SentencePieceProcessor(model_proto=(folder / name).read_bytes())
     except RuntimeError as error:
-        assert "precompiled_charsmap is invalid" in str(error)  # newer than TensorFlow's, it wants more of the rules
+        assert "precompiled_charsmap is invalid" in str(error)  # the package is newer than TensorFlow's, and stricter
         return None
     return package.encode(LINES)
 
 
 def load_broken_files(base, kind, number, seed):
-    """How many of `number` broken folders could be loaded."""
+    """Returns how many of `number` broken folders load."""
     draw, loaded, folder = random.Random(f"{kind} {seed}"), 0, base / kind
     folder.mkdir(exist_ok=True)
     files = sound()[kind]
@@ -116,9 +116,9 @@ def test_broken_folders(kind, tmp_path):
 
 
 def test_rules_of_characters_that_lost_a_part_raise(tmp_path):
-    """Google's package refuses them too. TensorFlow's kernels would drop the texts that these rules are of."""
+    """Google's package raises too. TensorFlow's kernels would drop the texts of these rules."""
     content = piece_model(vocab_size=200)
-    path, middle = tmp_path / "spiece.model", len(content) // 2  # most of the file are these rules
+    path, middle = tmp_path / "spiece.model", len(content) // 2  # the rules fill most of the file
     path.write_bytes(content[:middle] + bytes(4096) + content[middle + 4096 :])
     with pytest.raises((OSError, RuntimeError)):
         sentencepiece.SentencePieceProcessor(model_file=str(path))

@@ -1,4 +1,4 @@
-"""Chat templates: what they may read, what they refuse, where a folder has them."""
+"""Chat templates: the variables that they may read, their errors, and their files in a folder."""
 
 import datetime
 import json

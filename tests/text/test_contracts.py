@@ -1,4 +1,4 @@
-"""What every tokenizer must do: shapes, options, special tokens, tf.data, files."""
+"""The contract of every tokenizer: shapes, options, special tokens, tf.data, files."""
 
 import keras
 import numpy as np
@@ -47,7 +47,7 @@ def test_text_of_any_shape(kind):
     assert tokenizer.detokenize([ids.to_list()[:1], [], ids.to_list()[1:]]) == [texts[:1], [], texts[1:]]
     assert [tokenizer.detokenize(row) for row in ids.to_list()] == texts
     padded = learnt(kind, length="longest")(TEXTS)
-    assert tokenizer.detokenize(padded) == texts  # of the backend
+    assert tokenizer.detokenize(padded) == texts  # a tensor of the backend
     assert tokenizer.detokenize(array(padded)[None]) == [texts]
 
 
@@ -165,7 +165,7 @@ def test_ragged_into_a_model():
 
 @pytest.mark.parametrize("kind", ["Unigram", "WordLevel"])
 def test_escaping_where_a_vocabulary_is_looked_up(kind):
-    """XLM-RoBERTa's file has its special tokens among the pieces, the likeliest of all."""
+    """XLM-RoBERTa's file has its special tokens among the pieces, with the largest scores."""
     import tokenizers
 
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -185,7 +185,7 @@ def test_escaping_where_a_vocabulary_is_looked_up(kind):
     assert tokenizer.unk_token == "<unk>"
     ids = tokenizer(texts).to_list()
     assert not {id for row in ids for id in row} & ({0, 1, 2, 4} if kind == "WordLevel" else set(range(5)))
-    fine = kernel.token_to_id("fine")  # added, and no special token
+    fine = kernel.token_to_id("fine")  # an added token, not a special token
     assert ids[0][0] == fine and fine in ids[1]
     if kind == "Unigram":
         shown = [tokenizer.detokenize(row).replace(" ", "") for row in ids]

@@ -26,7 +26,7 @@ LENGTH = 12
 
 
 def two_hundred_texts():
-    """Empty, blank and over-long ones, and words of several scripts in any number."""
+    """Texts that are empty, blank or too long, and words of several scripts in any number."""
     random, words = np.random.default_rng(5), " ".join(CORPUS[:6]).split()
     drawn = [" ".join(random.choice(words, random.integers(0, 9))) for _ in range(192)]
     return ["", " ", "\u0301\u200d", "</s>[SEP]<pad>", "x" * 3000, " ".join(words), "狗" * 99, "🦊 \x00 \ufffd", *drawn]
@@ -67,14 +67,14 @@ def embeddings(model, ids):
 
 
 def generated(model, ids, **options):
-    """One text and score for each row; of several sequences a list."""
+    """A text and a score for each row; lists for several sequences."""
     answer = model.generate(ids, padded=False, return_scores=True, **options)
     return {"text": [learnt("unigram").detokenize(row) for row in answer.ids], "scores": answer.scores}
 
 
 NEW = {"max_new_tokens": 7, "stop_ids": 3}
 BEAMS = {**NEW, "sampler": Beam(3), "num_return_sequences": 2, "processors": [NoRepeatNgrams(2)]}
-CASES = {  # how Python answers, a model, options
+CASES = {  # name -> function of Python's answer, model, options
     "classify": (classes, classifier, {"labels": LABELS}),
     "embed": (embeddings, embedder, {}),
     "complete": (generated, lambda: make("decoder_generator"), NEW),
@@ -90,9 +90,9 @@ CASES = {  # how Python answers, a model, options
 
 FRESH = """
 import json, sys
-sys.modules["keras_txf"] = None  # whoever wants it fails
+sys.modules["keras_txf"] = None  # an import raises
 import tensorflow as tf
-import tensorflow_text  # the names of its kernels
+import tensorflow_text  # registers its kernels
 
 def plain(value):
     if isinstance(value, list):
@@ -127,7 +127,7 @@ def in_a_fresh_process(folder, names):
 
 
 def serve(folder, texts):
-    model = tf.saved_model.load(folder)  # whose functions live no longer than it does
+    model = tf.saved_model.load(folder)  # keeps its functions alive
     return model.serve(tf.constant(texts))
 
 
@@ -142,7 +142,7 @@ def assert_same(found, expected):
 
 @slow
 def test_a_fresh_process_answers_as_python(tmp_path):
-    tf.config.run_functions_eagerly(True)  # Python's own loop is not compiled: that would take the most time
+    tf.config.run_functions_eagerly(True)  # compiling Python's loop would take most of the time
     expected = {
         name: answer(build(), tokenizer()(TEXTS), **options) for name, (answer, build, options) in CASES.items()
     }
@@ -163,7 +163,7 @@ def test_a_fresh_process_answers_as_python(tmp_path):
 @slow
 @pytest.mark.parametrize("kind, length, seed", [("characters", None, 3), ("bytes", "longest", 2)])
 def test_two_tokenizers_without_a_length(tmp_path, kind, length, seed):
-    """Where nothing cuts them, texts of any length: of answers some tokens have no text."""
+    """Texts of any length, if no limit cuts them. Some tokens of answers have no text."""
     source, target = learnt(kind, length=length, end=START_AND_END[kind][1]), learnt("WordPiece")
     model = txf.models.encoder_decoder(source.vocab_size, target.vocab_size + 60, 1, 16, 2)
     drawing.randomize(model, seed)
@@ -178,7 +178,7 @@ def test_two_tokenizers_without_a_length(tmp_path, kind, length, seed):
 
 @slow
 def test_an_empty_prompt(tmp_path):
-    """With nothing to continue the answer is empty, where `generate` refuses; a start token is something."""
+    """The answer to an empty prompt is empty, where `generate` raises; with a start token it is not."""
     model, ids = make("decoder_generator"), learnt("unigram", length="longest")
     texts = ["a fox", "", " "]
     txf.text.export(model, ids, tmp_path / "none", **NEW)
@@ -195,7 +195,7 @@ def test_an_empty_prompt(tmp_path):
 @slow
 def test_seeds(tmp_path):
     model, options = make("decoder_generator"), {"max_new_tokens": 7, "sampler": "sampling"}
-    keras.utils.set_random_seed(3)  # must not be what a model without a seed begins with
+    keras.utils.set_random_seed(3)  # must not seed a model without a seed
     draws = []
     for folder, seed in (("one", 1), ("another", 2), ("none", None)):
         txf.text.export(model, tokenizer(), tmp_path / folder, seed=seed, **options)
@@ -289,7 +289,7 @@ def test_a_model_stays_as_it_was(tmp_path):
     before, trainable = [variable.numpy() for variable in model.variables], [layer.trainable for layer in model.layers]
     txf.text.export(model, LETTERS, tmp_path / "m")
     assert [layer.trainable for layer in model.layers] == trainable
-    for one, variable in zip(before, model.variables, strict=True):  # the states of the seeds of dropout among them
+    for one, variable in zip(before, model.variables, strict=True):  # also the states of dropout's seeds
         np.testing.assert_array_equal(one, variable)
 
 
@@ -354,10 +354,10 @@ def test_a_prompt_keeps_what_is_padding_to_the_tokenizer_alone(tmp_path):
 
 @slow
 def test_answers_begin_and_end_as_the_tokenizer_says(tmp_path):
-    """With its `start` and `end`, not with the ids that `generate` takes unless it is told."""
+    """`start` and `end` of the tokenizer replace the defaults of `generate`."""
     first, last = LETTERS.token_to_id("[START]"), LETTERS.token_to_id("[END]")
     one, texts = letters(start="[START]", end="[END]"), ["abc", "g", "dead"]
-    several = letters(start=["[START]", "[END]"], end="[END]")  # the model has learnt to go on with the others
+    several = letters(start=["[START]", "[END]"], end="[END]")  # the model has learnt to continue with the other tokens
     for kind, ids, prompts, options in (
         ("encoder_decoder", one, one(texts), {"start_id": first}),
         ("encoder_decoder", several, several(texts), {"start_id": first}),

@@ -1,4 +1,4 @@
-"""Folders of Hugging Face, against `transformers` reading the same folder."""
+"""Folders of Hugging Face, compared with `transformers` on the same folder."""
 
 import functools
 import json
@@ -70,7 +70,7 @@ def ours(folder, **options):
 @functools.cache
 def reference(folder):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a package for punctuation is recommended
+        warnings.simplefilter("ignore")  # recommends a package for punctuation
         return transformers.AutoTokenizer.from_pretrained(folder)
 
 
@@ -79,11 +79,11 @@ def reference(folder):
 @given(lines=lines_of(WORDS))
 @pytest.mark.parametrize("name", ["bert", "cased", "t5", "deberta", "legacy", "llama", "byt5", "bpe"])
 def test_ids(name, lines, folders):
-    if name in ("legacy", "llama"):  # transformers puts no second space before a text that begins with one
+    if name in ("legacy", "llama"):  # transformers adds no second space before a text that begins with a space
         lines = [line.strip() for line in lines]
-    if name in ("legacy", "byt5"):  # and takes spaces away beside those of ByT5
+    if name in ("legacy", "byt5"):  # transformers removes spaces next to these tokens
         lines = [line for line in lines if not any(token in line for token in ("<s>", "</s>", "<unk>"))]
-    if name == "deberta":  # of whose model transformers 5 leaves out the normalisation of ligatures
+    if name == "deberta":  # transformers 5 leaves out the model's normalisation of ligatures
         lines = [line.replace("ﬁ", "fi") for line in lines]
     tokenizer, theirs = ours(folders[name]), reference(folders[name])
     assert tokenizer.vocab_size == len(theirs)
@@ -110,7 +110,7 @@ def test_deberta_normalises_as_sentencepiece_does(folders):
 
 
 def test_tokenizer_json_of_deberta(folders, tmp_path):
-    """Version 2 has a unigram model there, version 1 byte pairs; published files of version 1 have their two files."""
+    """Version 2 has a unigram model in tokenizer.json, version 1 byte pairs, published as two files."""
     definition = json.loads(learnt("byte pairs").get_config()["definition"])["model"]
     vocabulary = {**definition["vocab"], **{name: len(definition["vocab"]) + i for i, name in enumerate(SPECIAL)}}
     first = transformers.DebertaTokenizer(vocabulary, [tuple(pair) for pair in definition["merges"]])

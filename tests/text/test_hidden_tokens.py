@@ -1,4 +1,4 @@
-"""No text of a user becomes a special token, whatever the definition does to letters; those of a template are whole."""
+"""No text of a user becomes a special token, however letters are normalised. A template's special tokens do."""
 
 import functools
 import json
@@ -23,7 +23,7 @@ NORMALIZERS["NFKC"] = normalizers.Sequence([normalizers.NFKC(), normalizers.Stri
 
 @functools.cache
 def made(model, normalizer):
-    """A tokenizer that finds its special tokens in the normalized text, and learnt words with their letters."""
+    """A tokenizer that finds special tokens in the normalised text, and has words with their letters."""
     kernel = tokenizers.Tokenizer(MODELS[model][0])
     kernel.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     options = dict(vocab_size=99, special_tokens=[*SPECIAL, "[UNK]"], show_progress=False, **MODELS[model][2])

@@ -1,4 +1,4 @@
-"""Instructions and conversations: the weights are those of the answers."""
+"""Instructions and conversations: only answers have weight."""
 
 import numpy as np
 import pytest

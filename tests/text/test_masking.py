@@ -1,4 +1,4 @@
-"""Which tokens are hidden, how often, in which company, and that every epoch hides others."""
+"""Masked tokens: which tokens, how often, in whole words, and anew in each epoch."""
 
 import numpy as np
 import pytest
@@ -19,13 +19,13 @@ BYTES = text.ByteTokenizer(extra_tokens=["[MASK]"])
 
 
 def masked(rows, tokenizer=TOKENIZER, **options):
-    """Arrays of each row, and what becomes of it."""
+    """Arrays of each row, its masked ids and its targets."""
     dataset = tf.data.Dataset.from_generator(lambda: iter(rows), output_signature=tf.TensorSpec([None], "int32"))
     return list(text.mask_tokens(dataset, tokenizer, **options).as_numpy_iterator())
 
 
 def begins_word(row):
-    """Where words begin, one token after the other."""
+    """Whether each token begins a word, in plain Python."""
     special = row < 5
     return [
         index == 0 or special[index] or special[index - 1] or not VOCABULARY[id].startswith("##")
@@ -65,7 +65,7 @@ def test_shares(whole_words):
     row, hidden, targets = (np.concatenate(part) for part in (rows, *zip(*found)))
     chosen = targets != PAD
     assert abs(chosen.mean() - 0.15) < 0.01
-    # Of six ordinary tokens, one in six that is drawn is the token itself.
+    # One in six random tokens is the token itself, since there are six ordinary tokens.
     shares = [
         (hidden == MASK)[chosen].mean(),
         ((hidden != MASK) & (hidden != row))[chosen].mean(),
@@ -101,7 +101,7 @@ def test_a_training_that_goes_on_sees_the_masks_of_an_unbroken_one(tmp_path, ste
     _, rest, again = resumed(epochs_then_masks, steps, tmp_path)
     assert len(rest) == 3 * len(CORPUS) - steps and again == rest
     _, rest, again = resumed(masks_then_epochs, steps, tmp_path)
-    to_the_end = len(rest) % len(CORPUS)  # of the epoch
+    to_the_end = len(rest) % len(CORPUS)  # the end of the epoch
     assert again[:to_the_end] == rest[:to_the_end]
 
 
@@ -114,7 +114,7 @@ def epochs_then_masks():
 
 
 def groups(tokenizer, row):
-    """The words of a row: the tokens that are hidden or not together."""
+    """The words of a row: tokens that are always masked together."""
     result = []
     rows = [np.array(row)] * 40
     examples = masked(rows, tokenizer, rate=0.5, whole_words=True)
@@ -146,7 +146,7 @@ def test_words_of_every_tokenizer(kind):
 
 
 def of_tokenizers(model, **parts):
-    """A `tokenizer.json` of these parts, which knows "the", "foxes" and a mask."""
+    """A `tokenizer.json` of these parts, with the words "the" and "foxes" and a mask."""
     kernel = tokenizers.Tokenizer(model)
     for name, part in parts.items():
         setattr(kernel, name, part)

@@ -1,4 +1,4 @@
-"""Offsets of tokens are those of Hugging Face's tokenizers and of sentencepiece; ids are those of `tokenize`."""
+"""Offsets of tokens equal those of Hugging Face's tokenizers and of sentencepiece; ids equal `tokenize`."""
 
 import base64
 
@@ -16,7 +16,7 @@ TEXTS = [
     *CORPUS[:6], "", " ", "  a  fox\n\ndogs ", "naïve e\u0301te\u0301 İstanbul ﬁne", "狗🎉 fox", "x" * 101 + " dogs",
     "the [MASK] </s> ##s",
 ]  # fmt: skip
-MOVED = set(map(chr, bert.code_points(bert.REORDERED)))  # accents that `tokenizers` sorts without their places
+MOVED = set(map(chr, bert.code_points(bert.REORDERED)))  # accents that `tokenizers` sorts without their offsets
 
 
 @pytest.mark.parametrize("name", LEARN)
@@ -64,7 +64,7 @@ def test_characters_are_covered_in_order(name):
     text = "naïve 狗🎉\n fox"
     [(ids, offsets)] = learnt(name).tokenize_with_offsets([text])
     assert "".join(text[start:end] for start, end in dict.fromkeys(map(tuple, offsets.tolist()))) == text or (
-        name == "byte pairs"  # whose tokens may hold a part of a character
+        name == "byte pairs"  # its tokens may hold a part of a character
         and set(range(len(text))) == {index for start, end in offsets for index in range(start, end)}
     )
 

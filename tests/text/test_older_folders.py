@@ -1,4 +1,4 @@
-"""Folders without tokenizer.json: pairs of SentencePiece files, byte pairs, XLM-R's ids, added tokens of any kind."""
+"""Folders without tokenizer.json: pairs of SentencePiece files, byte pairs, XLM-R's ids, all types of added tokens."""
 
 import json
 
@@ -26,7 +26,7 @@ def byte_pairs(**special):
 
 
 def marian():
-    """The target's ж is unknown to the source, and in the vocabulary of both."""
+    """The source model does not know the target's ж, which is in the vocabulary of both."""
     source = piece_model(vocab_size=120)
     target = piece_model(TARGETS, vocab_size=150)
     pieces = [text.SentencePieceTokenizer(model) for model in (source, target)]
@@ -79,7 +79,7 @@ ADDED = [f"added {name}" for name in ("gpt2", "bert", "cased", "t5", "llama")]
 @given(lines=TEXTS)
 @pytest.mark.parametrize("name", NAMES + ADDED)
 def test_ids(name, lines, folders):
-    if name == "added llama":  # transformers puts no second space before text that begins with one
+    if name == "added llama":  # transformers adds no second space before a text that begins with a space
         lines = [line.strip() for line in lines]
     tokenizer, theirs = ours(folders[name]), reference(folders[name])
     assert tokenizer.vocab_size == len(theirs)
@@ -91,7 +91,7 @@ def test_ids(name, lines, folders):
 @given(lines=STRINGS)
 @pytest.mark.parametrize("name", ["marian", "opt", "masked", "xlm"])
 def test_any_unicode(name, lines, folders):
-    """A text with a NUL ends there for the package `sentencepiece`."""
+    """For the package `sentencepiece` a NUL ends a text."""
     lines = [line for line in lines if name != "marian" or "\0" not in line]
     assert ours(folders[name])(lines).to_list() == [reference(folders[name]).encode(line) for line in lines]
 
@@ -118,7 +118,7 @@ def test_texts_of_marian(target, folders):
 def test_each_side_of_marian_has_pieces_of_its_own(folders):
     source, target = (text.from_checkpoint(folders["marian"], target=side) for side in (False, True))
     assert source("Straßen und Wörter").numpy().tolist() != target("Straßen und Wörter").numpy().tolist()
-    assert source("жж").numpy().tolist()[-2] == source.token_to_id("жж")  # which no piece of the source has
+    assert source("жж").numpy().tolist()[-2] == source.token_to_id("жж")  # not a piece of the source
 
 
 @pytest.mark.parametrize("name", ADDED)
@@ -133,7 +133,7 @@ def test_added_tokens_that_are_not_special_are_text(name, folders):
 
 
 def test_added_tokens_of_any_case(folders):
-    """As in transformers they are found in the text after it is made small, where the tokenizer does that."""
+    """As in transformers, a lowercasing tokenizer finds added tokens in the lowercased text."""
     for name, found in (("added bert", True), ("added cased", False)):
         tokenizer = text.from_checkpoint(folders[name])
         assert (tokenizer.token_to_id("[Low]") in tokenizer.tokenize("a [LOW] fox").numpy()) == found

@@ -1,4 +1,4 @@
-"""Packing: by first fit, nothing lost, and trained on as the examples alone would be."""
+"""Packing: by first fit, without loss of examples, with the same training as single examples."""
 
 import keras
 import numpy as np
@@ -17,7 +17,7 @@ DIM, HEADS = 8, 2
 
 
 def first_fit(sizes, lengths, window):
-    """The examples of each row, one example after the other, in plain Python."""
+    """The examples of each row, assigned one by one in plain Python."""
     done = []
     for start in range(0, len(sizes), window):
         rows = []
@@ -82,7 +82,7 @@ IDS = [[5, 0], [7], [8, 9, 3]]
 
 
 def packed(*parts):
-    """The rows of 4 tokens of examples of `IDS` and these parts."""
+    """Rows of 4 tokens, of examples with `IDS` and these parts."""
     parts = [tf.ragged.constant(part) if isinstance(part[0], list) else tf.constant(part) for part in (IDS, *parts)]
     dataset = tf.data.Dataset.from_tensor_slices(tuple(parts))
     dataset = dataset.map(lambda *element: tf.nest.map_structure(tf.convert_to_tensor, element))
@@ -143,13 +143,13 @@ TASKS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_loss_and_gradients_equal_the_examples_alone(task):
-    """One step of plain descent at rate 1 moves each weight by its gradient."""
+    """One step of SGD with learning rate 1 moves each weight by its gradient."""
     make, build = TASKS[task]
     examples = make()
     plain, packed = build(False), build(True)
     packed.set_weights(plain.get_weights())
     before = plain.get_weights()
-    (together,) = examples.padded_batch(len(LINES))  # to the end, so that what is cached is whole
+    (together,) = examples.padded_batch(len(LINES))  # reads to the end, so that the cache is complete
     (rows,) = text.pack(examples, 128, window=7).batch(len(LINES))
     assert rows[1].shape[0] < len(LINES) / 2
     losses = []

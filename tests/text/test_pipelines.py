@@ -1,4 +1,4 @@
-"""From text to examples, of every task: what they hold, that none is lost or repeated, shuffled, sharded or resumed."""
+"""Examples of every task: their content; no example is lost or repeated when shuffled, sharded or resumed."""
 
 import collections
 
@@ -13,7 +13,7 @@ from keras_txf.text.lazy_imports import tf
 LINES = [f"{line} {number}" for number, line in enumerate(CORPUS)]
 OTHERS = [line[::-1] for line in LINES]
 LABELS = [number % 3 for number in range(len(LINES))]
-CLS, SEP, MASK = 2, 3, 4  # of WordPiece
+CLS, SEP, MASK = 2, 3, 4  # ids of WordPiece
 
 
 def word_piece(**options):
@@ -47,12 +47,12 @@ def body(line):
 
 
 def byte_ids(line, length):
-    """Ids of a line without a start or an end, truncated."""
+    """Ids of a line, truncated, without start and end."""
     return tuple(byte + 3 for byte in line.encode()[:length])
 
 
 def pair_of_bytes(first, second):
-    """A row of 9 tokens, of which 6 are of the texts: each has 3, or what the other leaves."""
+    """A row of 9 tokens, with 6 tokens of texts: each text has 3, or the rest that the other leaves."""
     return (2, *byte_ids(first, 3), 1, *byte_ids(second, 3), 1)
 
 
@@ -180,7 +180,7 @@ def test_the_tokenizers_length_is_the_default():
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("kind", LEARN)
 def test_every_tokenizer(kind):
-    many = LINES * 20  # more than are tokenized at once
+    many = LINES * 20  # more lines than a chunk
     found = elements(text.token_ids(columns(many), learnt(kind)))
     assert [list(row) for (row,) in found] == learnt(kind).tokenize(many).to_list()
 
@@ -193,7 +193,7 @@ def test_text_without_end():
 
 
 def resumed(make, steps, tmp_path):
-    """What comes after some steps: of the iterator that took them, and of a new one that continues from a file."""
+    """The next elements after some steps: of the same iterator, and of a new iterator that continues from a file."""
     iterator = iter(make())
     first = [plain(next(iterator)) for _ in range(steps)]
     path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "at"))

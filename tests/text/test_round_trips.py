@@ -1,4 +1,4 @@
-"""Text that becomes ids and text again; ids against the packages that vocabularies are learnt with."""
+"""Round trips from text to ids and back; ids compared with the packages that train vocabularies."""
 
 import pytest
 import sentencepiece
@@ -17,7 +17,7 @@ from keras_txf.text.lazy_imports import tf
 @few(40)
 @given(texts=STRINGS)
 def test_nothing_is_lost(kind, texts):
-    if kind == "bpe":  # which writes a space as this
+    if kind == "bpe":  # its character for a space
         texts = [text.replace("▁", "") for text in texts]
     for tokenizer in (learnt(kind), learnt(kind, special_tokens_in_text="keep")):
         assert tokenizer.detokenize(tokenizer.tokenize(texts), skip_special_tokens=False) == texts

@@ -1,4 +1,4 @@
-"""The functions that `export` traces, called by themselves: tags, scores of pairs and seeds."""
+"""The functions that `export` traces, called directly: tags, scores of pairs and seeds."""
 
 import drawing
 import keras

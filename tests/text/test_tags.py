@@ -16,7 +16,7 @@ BYTES = text.ByteTokenizer()
 
 
 def slow(tokenizer, words, tags, all_tokens, room):
-    """The same, word after word."""
+    """The same targets, made word by word."""
     ids, targets = [], []
     for index, (word, tag) in enumerate(zip(words, tags)):
         blank = " " if index and has_blanks_in_tokens(tokenizer) else ""
@@ -42,7 +42,7 @@ def test_targets_equal_the_words(name):
 
 
 def test_tokens_after_the_first_of_a_word_have_no_target():
-    """A token of bytes is a blank before a word, or a byte."""
+    """A byte token is a blank before a word, or a byte of a word."""
     examples = text.token_classification((WORDS[2:], TAGS[2:]), BYTES, LABELS).as_numpy_iterator()
     assert [targets.tolist() for _, targets in examples] == [[1, *[-100] * 3], [3, *[-100] * 5, 0, *[-100] * 4]]
 

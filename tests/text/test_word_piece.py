@@ -1,4 +1,4 @@
-"""WordPiece against Hugging Face's `tokenizers`, on any Unicode."""
+"""WordPiece compared with Hugging Face's `tokenizers`, on any Unicode."""
 
 import itertools
 
@@ -18,7 +18,7 @@ OPTIONS = list(itertools.product([True, False], [None, True, False], [True, Fals
 
 
 def reference(tokenizer, lowercase=True, strip_accents=None, split_chinese=True, clean=True):
-    """The library's tokenizer of the same vocabulary."""
+    """The tokenizer of `tokenizers` with the same vocabulary."""
     ids = {tokenizer.id_to_token(id): id for id in range(tokenizer.vocab_size)}
     made = tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100))
     made.normalizer = tokenizers.normalizers.BertNormalizer(clean, split_chinese, strip_accents, lowercase)
@@ -45,7 +45,7 @@ def reference_words(texts, lowercase, strip_accents, split_chinese, clean):
 
 
 def code_points(first, last):
-    """Lines that hold each code point of a range between letters, beside accents, and twice."""
+    """Lines with each code point of a range between letters, next to accents, and twice."""
     codes = [code for code in range(first, last) if not 0xD800 <= code < 0xE000]
     parts = [f"a{chr(code)}B \u0334{chr(code)}{chr(code)}\u0345" for code in codes]
     return ["_".join(parts[start : start + 64]) for start in range(0, len(parts), 64)]
@@ -85,7 +85,7 @@ def test_long_words(word):
 
 
 def test_special_words_cannot_be_slipped_in():
-    """Not even those that a text could spell."""
+    """Not even special tokens that a text could spell."""
     vocabulary = ["[PAD]", "[UNK]", "stop", "st", "##op", "##stop", "a"]
     options = dict(special_tokens=["[PAD]", "[UNK]", "stop"])
     assert WordPieceTokenizer(vocabulary, **options).tokenize("stop a").numpy().tolist() == [3, 4, 6]
@@ -96,7 +96,7 @@ def test_special_words_cannot_be_slipped_in():
 @few(15)
 @given(texts=STRINGS.filter(bool))
 def test_text_of_ids(texts):
-    """As the library's, and its ids are those it came from, but for what is unknown."""
+    """The text equals that of `tokenizers`, and has the same ids except unknown tokens."""
     tokenizer = learnt("WordPiece")
     ids = tokenizer.tokenize(texts).to_list()
     back = tokenizer.detokenize(ids, skip_special_tokens=False)
@@ -125,12 +125,12 @@ def test_a_vocabulary_smaller_than_the_characters_raises():
 
 
 def test_training_learns_no_token_that_the_tokenizer_cannot_hold():
-    """Words of more than 100 characters are unknown, and tensorflow-text takes tokens of 256 bytes at most."""
+    """Words of more than 100 characters are unknown, and tensorflow-text takes tokens of at most 256 bytes."""
     blob, thai = "Zm9vYmFy" * 40, "\u0e01" * 95
     tokenizer = WordPieceTokenizer.train([f"one two {blob}", f"two one {thai}"] * 4, vocab_size=400)
     tokens = tokenizer.get_config()["vocabulary"]
-    assert not any(token.startswith(("zm", "##zm")) for token in tokens)  # none is of the blob
-    assert 100 < max(len(token.encode()) for token in tokens) <= 258  # "##" comes on top
+    assert not any(token.startswith(("zm", "##zm")) for token in tokens)  # no token is from the blob
+    assert 100 < max(len(token.encode()) for token in tokens) <= 258  # "##" adds two
     assert [tokenizer.id_to_token(id) for id in tokenizer([f"two {blob}"])[0].numpy()] == ["two", "[UNK]"]
     made = reference(tokenizer)
     assert tokenizer([thai, "one"]).to_list() == reference_ids(made, [thai, "one"])
