@@ -55,21 +55,21 @@ class Answers:
 
     def all(self, texts, batch_size, verbose):
         """The answer to a text, or a list of answers. For `verbose` see `batch_bar`."""
-        texts, back = one_or_many("texts", texts)
+        texts, unpack = one_or_many("texts", texts)
         checks.positive_integer("batch_size", batch_size)
         rows, answers = self._read(texts), [None] * len(texts)
         order = np.argsort([len(row) for row in rows], kind="stable")
         for start in batch_bar(range(0, len(rows), batch_size), verbose):
             indices = order[start : start + batch_size]
-            found = self._generate([rows[i] for i in indices], padded=False)
-            for index, ids in zip(indices, found):
+            rows_of_ids = self._generate([rows[i] for i in indices], padded=False)
+            for index, ids in zip(indices, rows_of_ids):
                 read = (self.starts + len(rows[index])) * self.continues
                 answers[index] = self._write(list(ids[read:]), rows[index])
-        return back(answers)
+        return unpack(answers)
 
     def stream(self, texts):
         """Yields pieces of the answer to a text, or lists of pieces, some of them empty: whole characters."""
-        texts, back = one_or_many("texts", texts)
+        texts, unpack = one_or_many("texts", texts)
         rows = self._read(texts)
         tokens = self._generate(rows, stream=True)
 
@@ -77,7 +77,7 @@ class Answers:
             ids, shown = [[] for _ in rows], [""] * len(rows)
             if self.return_prompt:
                 shown = [self._write([], row) for row in rows]
-                yield back(shown[:])
+                yield unpack(shown[:])
             for step in tokens:
                 new = []
                 for row, token in enumerate(step):
@@ -88,10 +88,10 @@ class Answers:
                     new.append(text[len(shown[row]) :])
                     shown[row] = text
                 if any(new):  # else within a character, or a special token
-                    yield back(new)
+                    yield unpack(new)
             rest = [self._write(row, prompt)[len(text) :] for row, prompt, text in zip(ids, rows, shown)]
             if any(rest):  # bytes that are not a character
-                yield back(rest)
+                yield unpack(rest)
 
         return pieces()
 
@@ -147,11 +147,6 @@ def whole_characters(text):
     return not text.endswith(REPLACEMENT) or text.endswith(4 * REPLACEMENT)
 
 
-def stop_ids_of(tokenizer):
-    """Returns the option `stop_ids` of `generate`: the token that ends a text."""
-    return {"stop_ids": tokenizer.token_to_id(tokenizer.end[0])} if tokenizer.end else {}
-
-
 def template_of(value, tokenizer):
     """Returns the `ChatTemplate` of an argument, which may be its `get_config`, a Jinja template or None."""
     if value is None or isinstance(value, ChatTemplate):
@@ -188,15 +183,15 @@ def message_texts(values):
     """Returns the texts of a column of texts or of conversations, for a vocabulary."""
     if not is_conversations(values):
         return values
-    found = []
+    texts = []
     for index, conversation in enumerate(values):
         messages = conversation.get("messages") if isinstance(conversation, dict) else conversation
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
             raise bad_argument("texts", "hold strings, or lists of messages", conversation, index)
         if not all("role" in message for message in messages):
             raise bad_argument("texts", "hold messages with 'role' and 'content'", messages, index)
-        found += [message["content"] for message in messages if isinstance(message.get("content"), str)]
-    return found
+        texts += [message["content"] for message in messages if isinstance(message.get("content"), str)]
+    return texts
 
 
 def conversations_of(messages):
@@ -233,14 +228,14 @@ def render_each(render, conversations):
 def end_ids(template, tokenizer):
     """Returns the ids of tokens that end an answer: the template's token after it, `eos_token`, `end`."""
     special, answer = tokenizer.special_tokens, "answer"
-    found = {special.get(token) for token in (template.special_tokens.get("eos_token"), *tokenizer.end[:1])}
+    ids = {special.get(token) for token in (template.special_tokens.get("eos_token"), *tokenizer.end[:1])}
     try:
         _, _, rest = template.render(to_messages("question", answer)).rpartition(answer)
     except ValueError:  # a template that needs more messages
         rest = ""
     after = ChatReader(tokenizer)([rest]).to_list()[0]
-    found.update([id for id in after if id in special.values()][:1])
-    return sorted(found - {None})
+    ids.update([id for id in after if id in special.values()][:1])
+    return sorted(ids - {None})
 
 
 def with_end(tokenizer, folder):

@@ -34,26 +34,26 @@ def read_columns(data, others, columns):
     first = next(iter(columns))
     table = _table(first, data, columns)
     if table is None:
-        found = dict(zip(columns, [data, *others]))
-        absent = [name for name, values in found.items() if values is None]
+        values_of = dict(zip(columns, [data, *others]))
+        absent = [name for name, values in values_of.items() if values is None]
         if absent and hasattr(data, "__iter__"):
             table = (
                 f"a table (a file, a data frame, a data set, a dict of columns) with {short_repr([*columns.values()])}"
             )
             raise bad_argument(absent[0], f"be given where `{first}` is not {table}", None)
-        found = {name: _as_list(name, values) for name, values in found.items()}
+        values_of = {name: _as_list(name, values) for name, values in values_of.items()}
     else:
-        given = [name for name, values in zip(list(columns)[1:], others) if values is not None]
-        if given:
-            raise ValueError(f"`{given[0]}` must be left out where `{first}` is a table of all columns; received both.")
-        found = {name: _without_gaps(name, column, table(column)) for name, column in columns.items()}
+        extra = [name for name, values in zip(list(columns)[1:], others) if values is not None]
+        if extra:
+            raise ValueError(f"`{extra[0]}` must be left out where `{first}` is a table of all columns; received both.")
+        values_of = {name: _without_gaps(name, column, table(column)) for name, column in columns.items()}
     is_path = isinstance(data, (str, os.PathLike))
-    if "labels" in found and is_path and os.fspath(data).lower().endswith((".csv", ".tsv")):
-        found["labels"] = _integers(found["labels"])
-    lengths = {name: len(values) for name, values in found.items()}
+    if "labels" in values_of and is_path and os.fspath(data).lower().endswith((".csv", ".tsv")):
+        values_of["labels"] = _integers(values_of["labels"])
+    lengths = {name: len(values) for name, values in values_of.items()}
     if len(set(lengths.values())) > 1 or not all(lengths.values()):
         raise ValueError(f"{_quoted(columns)} must be of one length, at least 1; received {lengths}.")
-    return list(found.values())
+    return list(values_of.values())
 
 
 def named_columns(columns, known):
@@ -86,7 +86,7 @@ def strings(name, values):
 
 def numbers(name, values):
     """Returns a list of floats that are finite in float32; a file may hold numbers as text."""
-    found = []
+    floats = []
     for index, value in enumerate(values):
         try:
             number = float(value)
@@ -94,8 +94,8 @@ def numbers(name, values):
             number = float("nan")
         if not abs(number) <= LARGEST:
             raise bad_argument(name, "hold finite numbers", value, index)
-        found.append(number)
-    return found
+        floats.append(number)
+    return floats
 
 
 def one_or_many(name, values):
@@ -113,13 +113,13 @@ def _as_list(name, values):
     if hasattr(values, "element_spec"):
         values = values.as_numpy_iterator()
     values = values.tolist() if hasattr(values, "tolist") else list(values)
-    found = []
+    plain = []
     for index, value in enumerate(values):
         try:
-            found.append(_plain(value))
+            plain.append(_plain(value))
         except UnicodeDecodeError:
             raise bad_argument(name, "hold text in UTF-8", value, index) from None
-    return found
+    return plain
 
 
 def _integers(values):

@@ -69,7 +69,7 @@ class Batches(keras.utils.PyDataset):
     def _arrange(self):
         padded = [value != FIXED for value in keras.tree.flatten(self.padding)]
         leaves = (itertools.compress(keras.tree.flatten(example), padded) for example in self.examples)
-        lengths = np.array([max(map(np.size, found)) for found in leaves])
+        lengths = np.array([max(map(np.size, leaf_arrays)) for leaf_arrays in leaves])
         order = self.random.permutation(len(lengths)) if self.shuffle else np.arange(len(lengths))
         window = WINDOW * self.batch_size if self.shuffle else len(order)
         parts = [order[start : start + window] for start in range(0, len(order), window)]
@@ -188,12 +188,12 @@ def check_compile_options(loss, metrics, options):
 def optimizer_of(value):
     """Returns the Keras optimizer of a name, a configuration or an optimizer."""
     try:
-        found = keras.optimizers.get(value)
+        optimizer = keras.optimizers.get(value)
     except Exception as error:  # Keras raises errors of several types
         raise bad_argument("optimizer", "be one of Keras", value) from error
-    if found is None:
+    if optimizer is None:
         raise bad_argument("optimizer", "be one of Keras", None)
-    return found
+    return optimizer
 
 
 def default_optimizer(peak, steps):

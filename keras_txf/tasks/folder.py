@@ -63,37 +63,33 @@ def save_checkpoint(folder, task):
     move_checkpoint_info(model, folder / CHECKPOINT, folder)
 
 
-def holds_task(folder):
-    """Whether a folder holds a task, or else a checkpoint. Raises ValueError if it holds neither."""
-    shown = short_repr(str(folder))
-    if not folder.is_dir():
-        raise ValueError(f"`folder` must be the folder of a task; there is none at {shown}.")
-    if not (folder / FILE).is_file() and not file_of(folder, "config.json").is_file():
-        found = short_repr(sorted(path.name for path in folder.iterdir()))
-        must = f"hold {FILE}, which `save` writes, or config.json of a checkpoint"
-        raise ValueError(f"`folder` must {must}; received {shown} with {found}.")
-    return (folder / FILE).is_file()
-
-
 def load(folder, cls):
     """Loads a task of class `cls`, or makes one of a checkpoint."""
-    if not holds_task(folder):
-        return cls.from_checkpoint(folder)
+    if not folder.is_dir():
+        raise bad_argument("folder", "be the folder of a task", str(folder))
     path, shown = folder / FILE, short_repr(str(folder))
+    if not path.is_file():
+        if file_of(folder, "config.json").is_file():
+            return cls.from_checkpoint(folder)
+        names = short_repr(sorted(file.name for file in folder.iterdir()))
+        must = f"hold {FILE}, which `save` writes, or config.json of a checkpoint"
+        raise ValueError(f"`folder` must {must}; received {shown} with {names}.")
     content = read_json(path)
     of_checkpoint = "files" in content
     if not of_checkpoint and not (folder / MODEL).is_file():
-        raise ValueError(f"`folder` must hold {MODEL} next to {FILE}; received {shown} without.")
+        raise bad_argument("folder", f"hold {MODEL} next to {FILE}", str(folder))
     if content.get("task") != cls.__name__:
         if of_checkpoint:
             return cls.from_checkpoint(folder)
-        found = short_repr(content.get("task"))
-        raise ValueError(f"`folder` must hold a {cls.__name__}; received {shown} of {found}.")
-    for name, kind in (("options", dict), ("record", list), *([] if of_checkpoint else [("tokenizers", dict)])):
-        if not isinstance(content.get(name), kind):
-            must = f"hold a {FILE} with a {kind.__name__} as {name}"
-            found = short_repr(content.get(name))
-            raise ValueError(f"`folder` must {must}; received {found} in {short_repr(str(path))}.")
+        raise ValueError(f"`folder` must hold a {cls.__name__}; received {shown} of {short_repr(content.get('task'))}.")
+    types = (
+        {"options": dict, "record": list} if of_checkpoint else {"options": dict, "record": list, "tokenizers": dict}
+    )
+    for name, type_ in types.items():
+        if not isinstance(content.get(name), type_):
+            must = f"hold a {FILE} with a {type_.__name__} as {name}"
+            value = short_repr(content.get(name))
+            raise ValueError(f"`folder` must {must}; received {value} in {short_repr(str(path))}.")
     if of_checkpoint:
         return _with_options(cls.from_checkpoint(folder), path, content)
     with reading(path):

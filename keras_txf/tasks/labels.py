@@ -204,24 +204,24 @@ def numbers_of(name, values, labels, row=None):
     A file may hold integers and booleans as text. It may hold integers for labels that are text.
     """
     number_of = {label: i for i, label in enumerate(labels)}
-    kind = type(labels[0])
+    label_type = type(labels[0])
     numbers = []
     for index, value in enumerate(values):
-        own = _converted(value, kind)
-        is_label = isinstance(own, kind) and isinstance(own, bool) == (kind is bool)
-        if not is_label or own not in number_of:
+        label = _converted(value, label_type)
+        is_label = isinstance(label, label_type) and isinstance(label, bool) == (label_type is bool)
+        if not is_label or label not in number_of:
             where = index if row is None else f"{index} of the text at index {row}"
             raise bad_argument(name, f"be of the labels {short_repr(labels)}", value, where)
-        numbers.append(number_of[own])
+        numbers.append(number_of[label])
     return numbers
 
 
-def _converted(value, kind):
-    if kind is int and isinstance(value, str) and value.removeprefix("-").isdecimal():
+def _converted(value, label_type):
+    if label_type is int and isinstance(value, str) and value.removeprefix("-").isdecimal():
         return int(value)
-    if kind is bool and isinstance(value, str):
+    if label_type is bool and isinstance(value, str):
         return {"True": True, "False": False}.get(value, value)
-    return str(value) if kind is str and type(value) is int else value
+    return str(value) if label_type is str and type(value) is int else value
 
 
 def load_classifier(folder, task, known, labels, options):

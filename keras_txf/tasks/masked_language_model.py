@@ -47,12 +47,12 @@ class MaskedLanguageModel(Task):
     ):
         super().__init__(model, tokenizer, max_length, learning_rate)
         known = list(tokenizer.special_tokens)
-        found = [token for token in known if "mask" in token.lower()]
-        if mask_token is None and len(found) != 1:
-            raise bad_argument("mask_token", f"be one of the special tokens {short_repr(found)}", None)
+        masks = [token for token in known if "mask" in token.lower()]
+        if mask_token is None and len(masks) != 1:
+            raise bad_argument("mask_token", f"be one of the special tokens {short_repr(masks)}", None)
         if mask_token is not None and (not isinstance(mask_token, str) or mask_token not in known):
             raise bad_argument("mask_token", f"be one of the special tokens {short_repr(known)}", mask_token)
-        self.mask_token = found[0] if mask_token is None else mask_token
+        self.mask_token = masks[0] if mask_token is None else mask_token
         self._reader = tokenizer.from_config({**tokenizer.get_config(), "special_tokens_in_text": "keep"})
 
     @classmethod
@@ -118,7 +118,7 @@ class MaskedLanguageModel(Task):
         Raises:
             ValueError: a text without the mask token, or with several mask tokens.
         """
-        texts, back = one_or_many("texts", texts)
+        texts, unpack = one_or_many("texts", texts)
         checks.integer_between("k", k, 1, self.tokenizer.vocab_size)
         mask = self.tokenizer.token_to_id(self.mask_token)
         rows = rows_of(row(self._reader, texts, self.max_length))
@@ -130,11 +130,11 @@ class MaskedLanguageModel(Task):
         def guess(ids):
             return probabilities(self.model, ids)[ids == mask]
 
-        found = []
+        predictions = []
         for scores in in_batches(guess, rows, self._pad_id(), batch_size, self.max_length, verbose):
             best = np.argsort(-scores, kind="stable")[:k]
-            found.append([(self.tokenizer.id_to_token(int(i)), float(scores[i])) for i in best])
-        return back(found)
+            predictions.append([(self.tokenizer.id_to_token(int(i)), float(scores[i])) for i in best])
+        return unpack(predictions)
 
     def get_config(self) -> dict[str, Any]:
         return {"mask_token": self.mask_token, **super().get_config()}

@@ -9,11 +9,10 @@ import numpy as np
 from keras_txf import checks, models, text
 from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
 from keras_txf.checkpoints.saved_config import labels_of, problem_type_of
-from keras_txf.checks import bad_argument
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import inputs_by_name
 from keras_txf.tasks import pairs
-from keras_txf.tasks.columns import one_or_many, strings
+from keras_txf.tasks.columns import strings
 from keras_txf.tasks.fitting import rows_of
 from keras_txf.tasks.labels import OneLabel, Score, label_list, load_classifier
 from keras_txf.tasks.option_tables import FitOptions, SequenceTaskOptions
@@ -160,8 +159,8 @@ class PairClassifier(Classifier):
             The label of a pair, or a list of labels. Without labels the score of a pair, or float32 (N,).
         """
         checks.boolean("return_probabilities", return_probabilities)
-        first, second, back = _pairs_of(first, second)
-        return back(self._answers(self._pairs(first, second), batch_size, return_probabilities, verbose))
+        first, second, unpack = pairs.paired_texts(first=first, second=second)
+        return unpack(self._answers(self._pairs(first, second), batch_size, return_probabilities, verbose))
 
     def rank(
         self, query: str, texts: Any, batch_size: int = 32, verbose: int | str = "auto"
@@ -199,7 +198,7 @@ class PairClassifier(Classifier):
             Ids int32 (N, T), padded to the longest; for a model with token types a dict of `token_ids` and
             `token_type_ids`, each (N, T).
         """
-        first, second, _ = _pairs_of(first, second)
+        first, second, _ = pairs.paired_texts(first=first, second=second)
         if not first:
             raise ValueError("`first` must hold at least one text; received none.")
         rows, padding = self._pairs(first, second), self._input_padding()
@@ -219,18 +218,10 @@ class PairClassifier(Classifier):
         if not self._token_types:
             return ids
         types = rows_of(types_of_pair(rows, before))
-        return [{"token_ids": row, "token_type_ids": kind} for row, kind in zip(ids, types)]
+        return [{"token_ids": row, "token_type_ids": type_ids} for row, type_ids in zip(ids, types)]
 
     def _examples(self, values):
         classes = None if self.labels is None else len(self.labels)
         return text.sentence_pairs(
             tuple(values), self.tokenizer, classes, self.max_length, self.separator, token_types=self._token_types
         )
-
-
-def _pairs_of(first, second):
-    """Two lists of texts, and a function that gives the answer to one pair alone where there was one."""
-    (first, back), (second, _) = one_or_many("first", first), one_or_many("second", second)
-    if len(first) != len(second):
-        raise bad_argument("second", f"hold as many texts as `first`, {len(first)}", len(second))
-    return first, second, back

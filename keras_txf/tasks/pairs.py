@@ -12,7 +12,7 @@ import numpy as np
 from keras_txf.checkpoints.building import has_token_types
 from keras_txf.checks import bad_argument, short_repr
 from keras_txf.reading import file_of, read_json, reading
-from keras_txf.tasks.columns import strings
+from keras_txf.tasks.columns import one_or_many, strings
 from keras_txf.text.datasets import limit, separator_tokens
 from keras_txf.text.folder_files import read_tokenizer_config
 
@@ -66,15 +66,15 @@ def of_tokenizer_json(folder):
 
 def of_pair(processor):
     """Returns the tokens between two texts and the second text's type, from a post-processor of `tokenizers`."""
-    kind = (processor or {}).get("type")
-    if kind == "Sequence":
-        found = [of_pair(inner) for inner in processor["processors"]]
-        return next((pair for pair in found if pair[0] is not None), (None, None))
-    if kind == "RobertaProcessing":
+    type_ = (processor or {}).get("type")
+    if type_ == "Sequence":
+        pairs = [of_pair(inner) for inner in processor["processors"]]
+        return next((pair for pair in pairs if pair[0] is not None), (None, None))
+    if type_ == "RobertaProcessing":
         return [processor["sep"][0]] * 2, 0
-    if kind == "BertProcessing":
+    if type_ == "BertProcessing":
         return [processor["sep"][0]], 1
-    if kind != "TemplateProcessing":
+    if type_ != "TemplateProcessing":
         return None, None
     names = [part.get("SpecialToken", {}).get("id") for part in processor["pair"]]
     first = names.index(None)
@@ -87,6 +87,15 @@ def special_tokens(tokenizer, separator, max_length):
     number = len(tokenizer.start) + len(separator_tokens(tokenizer, separator)) + len(tokenizer.end)
     limit(tokenizer, max_length, number, texts=2)
     return number
+
+
+def paired_texts(**arguments):
+    """Returns the texts of two arguments as lists, and a function that unpacks the answer to a single pair."""
+    first_name, second_name = arguments
+    (first, unpack), (second, _) = (one_or_many(name, texts) for name, texts in arguments.items())
+    if len(first) != len(second):
+        raise bad_argument(second_name, f"hold as many texts as `{first_name}`, {len(first)}", len(second))
+    return first, second, unpack
 
 
 def texts_of_pairs(task, first, second, columns):
@@ -202,14 +211,14 @@ def best_spans(windows, logits, context, offsets, longest, k, null_threshold):
     null = min((float(rows[0].astype("float64").sum()) for rows in logits), default=0.0)
     candidates = flat if null_threshold is None else np.append(flat, null)
     total = np.logaddexp.reduce(candidates) if len(candidates) else 0.0
-    found = {}
+    scores_of_spans = {}
     for index in np.argsort(-flat, kind="stable"):
-        if len(found) == k or not np.isfinite(flat[index]):
+        if len(scores_of_spans) == k or not np.isfinite(flat[index]):
             break
         first, more = divmod(int(index), scores.shape[1])
         start, end = _without_blanks(context, int(offsets[first, 0]), int(offsets[first + more, 1]))
-        found.setdefault((start, end), flat[index])  # tokens within a character make the same span
-    ranked = [(score, score, *span) for span, score in found.items()]
+        scores_of_spans.setdefault((start, end), flat[index])  # tokens within a character make the same span
+    ranked = [(score, score, *span) for span, score in scores_of_spans.items()]
     if null_threshold is not None:
         ranked = sorted([*ranked, (null - null_threshold, null, 0, 0)], key=lambda one: -one[0])[:k]
     return [
@@ -250,7 +259,7 @@ def read_squad(path):
     """
     content, shown = read_json(path, "questions"), short_repr(str(path))
     try:
-        found = [
+        items = [
             (item["question"], paragraph["context"], _columns(item["answers"]))
             for article in content["data"]
             for paragraph in article["paragraphs"]
@@ -261,9 +270,9 @@ def read_squad(path):
             f"{shown} must be in SQuAD's format, data > paragraphs > context, qas > question, answers > text, "
             f"answer_start; received another format: {type(error).__name__} {error}."
         ) from None
-    if not found:
+    if not items:
         raise ValueError(f"`questions` must hold at least one question; received none in {shown}.")
-    return [list(column) for column in zip(*found)]
+    return [list(column) for column in zip(*items)]
 
 
 def _columns(answers):

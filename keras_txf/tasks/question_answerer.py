@@ -8,11 +8,11 @@ import numpy as np
 
 from keras_txf import checkpoints, checks, models, training
 from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
-from keras_txf.checks import bad_argument, short_repr
+from keras_txf.checks import bad_argument
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import inputs_by_name
 from keras_txf.tasks import pairs
-from keras_txf.tasks.columns import is_file, one_or_many, strings
+from keras_txf.tasks.columns import is_file, strings
 from keras_txf.tasks.fitting import in_batches
 from keras_txf.tasks.option_tables import FitOptions, SpanTaskOptions
 from keras_txf.tasks.pairs import SQUAD, AnswerWindows, answers_of, best_spans, read_squad, targets, tokens_of
@@ -135,7 +135,8 @@ class QuestionAnswerer(Task):
         folder, tokenizer = cls._find(path, options)
         options, separator = pairs.pair_format(folder, options)
         model = checkpoints.load(folder, "question_answering", **options)
-        return cls(model, tokenizer, separator, max_length, overlap, max_answer_length, null_threshold, 5e-5)
+        own = {"overlap": overlap, "max_answer_length": max_answer_length, "null_threshold": null_threshold}
+        return cls(model, tokenizer, separator, max_length, learning_rate=5e-5, **own)
 
     @shows_options
     def fit(
@@ -182,14 +183,12 @@ class QuestionAnswerer(Task):
         Raises:
             ValueError: lists of different lengths, a context without a token.
         """
-        (questions, back), (contexts, _) = one_or_many("questions", questions), one_or_many("contexts", contexts)
+        questions, contexts, unpack = pairs.paired_texts(questions=questions, contexts=contexts)
         checks.optional(checks.size, "k", k)
-        if len(questions) != len(contexts):
-            raise bad_argument("contexts", f"hold as many texts as `questions`, {len(questions)}", len(contexts))
         rows, windows, offsets = self._windows().rows(questions, contexts)
-        found = in_batches(self._outputs, rows, self._input_padding(), batch_size, self.max_length, verbose)
+        outputs = in_batches(self._outputs, rows, self._input_padding(), batch_size, self.max_length, verbose)
         of_question = [([], []) for _ in questions]
-        for window, logits in zip(windows, found):
+        for window, logits in zip(windows, outputs):
             of_question[window.example][0].append(window)
             of_question[window.example][1].append(logits)
         answers = []
@@ -198,7 +197,7 @@ class QuestionAnswerer(Task):
             if not best:
                 raise bad_argument("contexts", "each have a token", context, index)
             answers.append(best[0] if k is None else best)
-        return back(answers)
+        return unpack(answers)
 
     def evaluate(
         self, questions: Any, contexts: Any = None, answers: Any = None, columns: Any = None, batch_size: int = 32
@@ -233,10 +232,8 @@ class QuestionAnswerer(Task):
         answers = answers_of(values[2], contexts)
         if self.null_threshold is None and not all(answers):
             index = next(index for index, one in enumerate(answers) if not one)
-            raise ValueError(
-                "`answers` must hold an answer to each question of a task without `null_threshold`; received none for "
-                f"{short_repr(questions[index])} at index {index}."
-            )
+            must = "hold an answer to each question of a task without `null_threshold`"
+            raise bad_argument("answers", must, values[2][index], index)
         return [questions, contexts, answers]
 
     def _examples(self, values):
@@ -248,7 +245,7 @@ class QuestionAnswerer(Task):
             if known and span is None:
                 raise bad_argument("answers", "each have a token", known[0][0], index)
             spans.append(span)
-        return _Rows([(row, targets(window, spans[window.example])) for row, window in zip(rows, windows)])
+        return [(row, targets(window, spans[window.example])) for row, window in zip(rows, windows)]
 
     def _padding(self):
         return self._input_padding(), dict.fromkeys(OUTPUTS, 0)  # of the positions of the answer
@@ -258,13 +255,6 @@ class QuestionAnswerer(Task):
 
     def _scores(self, values, batch_size):
         questions, contexts, answers = values
-        found = self.predict(questions, contexts, batch_size=batch_size, verbose=0)
+        predictions = self.predict(questions, contexts, batch_size=batch_size, verbose=0)
         true = [[answer for answer, _ in known] for known in answers]
-        return training.answer_scores(true, [one["text"] for one in found])
-
-
-class _Rows(list):
-    """Examples in memory, with the method of a data set that a task calls."""
-
-    def as_numpy_iterator(self):
-        return iter(self)
+        return training.answer_scores(true, [one["text"] for one in predictions])

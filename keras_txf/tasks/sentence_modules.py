@@ -39,12 +39,14 @@ def read_pooling(folder, tokenizer):
         ValueError: modules or settings that `TextEmbedder` does not support.
     """
     modules = _modules(folder)
-    others = [kind for kind, _ in modules if kind not in KNOWN]
+    others = [class_name for class_name, _ in modules if class_name not in KNOWN]
     if others:
         raise ValueError(f"{MODULES} must have modules of {list(KNOWN)}; received {short_repr(others)}.")
-    kinds = [kind for kind, _ in modules]
-    if "Dense" in kinds and (sorted(kinds, key=KNOWN.index) != kinds or "Pooling" not in kinds):
-        raise ValueError(f"{MODULES} must have its modules in the order {list(KNOWN)}; received {short_repr(kinds)}.")
+    class_names = [class_name for class_name, _ in modules]
+    if "Dense" in class_names and (sorted(class_names, key=KNOWN.index) != class_names or "Pooling" not in class_names):
+        raise ValueError(
+            f"{MODULES} must have its modules in the order {list(KNOWN)}; received {short_repr(class_names)}."
+        )
     settings = _settings(folder, "config_sentence_transformers.json")
     prompt = (settings.get("prompts") or {}).get(settings.get("default_prompt_name"))
     if prompt:
@@ -58,27 +60,27 @@ def read_pooling(folder, tokenizer):
             f"{TRANSFORMER} must have 'do_lower_case' false for a tokenizer of both cases; received true. Give "
             "`pooling`, and texts in lower case."
         )
-    paths = [path for kind, path in modules if kind == "Pooling"] or [POOLING]
+    paths = [path for class_name, path in modules if class_name == "Pooling"] or [POOLING]
     path = file_of(folder, pathlib.PurePath(paths[0], "config.json"))
     return _kind(path) if path.is_file() else "mean"
 
 
 def read_dense_layers(folder, width):
     """Returns the Dense layers of a folder after its pooling; `width` is the size of the pooled vectors."""
-    found = []
-    for kind, path in _modules(folder):
-        if kind == "Dense":
-            found.append(read_dense(folder, path, found[-1].units if found else width))
-    return found
+    dense = []
+    for class_name, path in _modules(folder):
+        if class_name == "Dense":
+            dense.append(read_dense(folder, path, dense[-1].units if dense else width))
+    return dense
 
 
 def read_max_length(folder):
     """Returns the number of tokens to which sentence-transformers truncates a text, or None."""
-    own = _settings(folder, TRANSFORMER).get("max_seq_length")
-    if own is None and file_of(folder, MODULES).is_file():
-        own = _settings(folder, "tokenizer_config.json").get("model_max_length")
-        own = None if isinstance(own, (int, float)) and own > 2**31 else own  # transformers' "no limit"
-    return checks.optional(checks.size, "max_seq_length", own)
+    length = _settings(folder, TRANSFORMER).get("max_seq_length")
+    if length is None and file_of(folder, MODULES).is_file():
+        length = _settings(folder, "tokenizer_config.json").get("model_max_length")
+        length = None if isinstance(length, (int, float)) and length > 2**31 else length  # transformers' "no limit"
+    return checks.optional(checks.size, "max_seq_length", length)
 
 
 def check_modules(model):
@@ -140,11 +142,11 @@ def _modules(folder):
         return []
     with reading(path):
         modules = json.loads(path.read_text("utf-8"))
-        found = [(module["type"].rsplit(".", 1)[-1], str(module["path"])) for module in modules]
-    for _, module in found:
+        classes_and_paths = [(module["type"].rsplit(".", 1)[-1], str(module["path"])) for module in modules]
+    for _, module in classes_and_paths:
         for name in ("config.json", ONE):
             within(folder, file_of(folder, pathlib.PurePath(module, name)))
-    return found
+    return classes_and_paths
 
 
 def _settings(folder, name):
@@ -154,8 +156,8 @@ def _settings(folder, name):
 
 def _kind(path):
     values = read_json(path)
-    found = values.get("pooling_mode", [mode for mode in values if mode.startswith("pooling_mode_") and values[mode]])
-    chosen = [found] if isinstance(found, str) else found
+    modes = values.get("pooling_mode", [mode for mode in values if mode.startswith("pooling_mode_") and values[mode]])
+    chosen = [modes] if isinstance(modes, str) else modes
     mode = KEYS.get(chosen[0], chosen[0]) if isinstance(chosen, list) and len(chosen) == 1 else None
     if mode not in KINDS:
         raise ValueError(f"{path.parent.name}/config.json must ask for one of {list(KINDS)}; received {chosen}.")
@@ -239,9 +241,9 @@ def padding_of_decoder(folder, ids, size):
         return {}
     last = config("vocab_size") - 1
     if last < size:
-        found = short_repr(values.get("pad_token_id"))
+        pad_id_of_config = short_repr(values.get("pad_token_id"))
         raise ValueError(
             "`pad_id` must be a token that no text has, such as the unknown token: config.json has "
-            f"pad_token_id={found}, and the tokenizer has all {size} tokens."
+            f"pad_token_id={pad_id_of_config}, and the tokenizer has all {size} tokens."
         )
     return {"pad_id": last}

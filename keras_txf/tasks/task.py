@@ -73,9 +73,9 @@ class Task:
         Raises:
             ValueError: a value that Keras' `compile` cannot take.
         """
-        found = fitting.optimizer_of(optimizer)
+        keras_optimizer = fitting.optimizer_of(optimizer)
         fitting.check_compile_options(loss, metrics, options)
-        self._compile(found, loss, metrics, **options)
+        self._compile(keras_optimizer, loss, metrics, **options)
         self._is_compiled = True
 
     def save(self, folder: Path, format: str = "keras") -> None:
@@ -139,16 +139,16 @@ class Task:
     @staticmethod
     def _find(path, options):
         """Returns the folder of a checkpoint and its tokenizer. Removes `revision` from the options."""
-        found = checkpoints.find(path, options.pop("revision", None))
+        folder = checkpoints.find(path, options.pop("revision", None))
         try:
-            return found, text.from_checkpoint(found)
+            return folder, text.from_checkpoint(folder)
         except ValueError as error:
             raise ValueError(f"`path` must be a checkpoint with a tokenizer: {error}") from error
 
     def _limit(self):
         """Returns the model's number of positions, or None."""
-        found = [embedded_input(self.model, name) for name in inputs_by_name(self.model)]
-        return min((tokens.max_length for tokens in found if tokens and tokens.max_length), default=None)
+        inputs = [embedded_input(self.model, name) for name in inputs_by_name(self.model)]
+        return min((tokens.max_length for tokens in inputs if tokens and tokens.max_length), default=None)
 
     def _compile(self, optimizer, loss=None, metrics=None, **options):
         own_loss, own_metrics = self._compilation()
@@ -201,22 +201,25 @@ class Task:
         values = self._checked(self._read(data, others, columns, names))
         if not self._trained().compiled:
             self._compile("adamw")
-        found = self._trained().evaluate(self._batches(values, batch_size), return_dict=True, verbose=0)
-        return {**found, **self._scores(values, batch_size)}
+        metrics = self._trained().evaluate(self._batches(values, batch_size), return_dict=True, verbose=0)
+        return {**metrics, **self._scores(values, batch_size)}
 
     def _batches(self, values, batch_size, weights=None, shuffle=False, seed=0):
         """Returns batches of examples. With `weights` of labels each target has the weight of its label."""
         examples = self._examples(values)
 
         def make():
-            found = list(examples.as_numpy_iterator())
-            if not found:
+            made = examples if isinstance(examples, list) else list(examples.as_numpy_iterator())
+            if not made:
                 raise bad_argument("max_length", "leave a token to learn in at least one example", self.max_length)
             # Losses ignore targets below 0.
-            return found if weights is None else [(*one, weights[np.maximum(one[1], 0)]) for one in found]
+            return made if weights is None else [(*one, weights[np.maximum(one[1], 0)]) for one in made]
 
         padding = self._padding() if weights is None else (*self._padding(), 0)
-        return Batches(make, padding, batch_size, self.max_length, shuffle, shuffle and self.renews, seed, self._finish)
+        renew = shuffle and self.renews
+        return Batches(
+            make, padding, batch_size, self.max_length, shuffle=shuffle, renew=renew, seed=seed, finish=self._finish
+        )
 
     def _prepare(self, learning_rate, steps):
         if self._is_compiled:

@@ -196,8 +196,8 @@ class TextClassifier(Classifier):
         """
         if checks.boolean("return_probabilities", return_probabilities) and self.labels is None:
             raise ValueError('`return_probabilities` must be False for `problem_type="regression"`; received True.')
-        texts, back = one_or_many("texts", texts)
-        return back(self._answers(self._ids(texts), batch_size, return_probabilities, verbose))
+        texts, unpack = one_or_many("texts", texts)
+        return unpack(self._answers(self._ids(texts), batch_size, return_probabilities, verbose))
 
     def evaluate(self, texts: Any, labels: Any = None, columns: Any = None, batch_size: int = 32) -> dict[str, float]:
         """Returns scores on labelled texts, see `fit`.

@@ -98,14 +98,14 @@ class TextEmbedder(Task):
                 pooling, Dense layers and a normalization, in this order; a prompt that the folder adds to each text.
         """
         checks.optional(checks.one_of, "pooling", pooling, sorted(POOLINGS))
-        own = pooling is None
+        uses_modules = pooling is None
         folder, tokenizer = cls._find(path, options)
-        pooling = sentence_modules.read_pooling(folder, tokenizer) if own else pooling
+        pooling = sentence_modules.read_pooling(folder, tokenizer) if uses_modules else pooling
         if "pad_id" not in options:
             [ids] = rows_of(row(tokenizer, ["a"], None))
             options.update(sentence_modules.padding_of_decoder(folder, ids, tokenizer.vocab_size))
         encoder = checkpoints.load(folder, "encoder", **options)
-        dense = sentence_modules.read_dense_layers(folder, encoder.output.shape[-1]) if own else []
+        dense = sentence_modules.read_dense_layers(folder, encoder.output.shape[-1]) if uses_modules else []
         task = cls(_pooled(encoder, pooling, dense), tokenizer, max_length, learning_rate=2e-5)
         task._encoder = encoder
         longest = sentence_modules.read_max_length(folder)
@@ -163,13 +163,13 @@ class TextEmbedder(Task):
             float32 (D,) for a text, or (N, D). A text without tokens has zeros: "", if the tokenizer adds no special
             token.
         """
-        texts, back = one_or_many("texts", texts)
+        texts, unpack = one_or_many("texts", texts)
 
         def embed(ids):
             return ops.convert_to_numpy(ops.cast(self.model.predict_on_batch(ids), "float32"))
 
         rows = in_batches(embed, self._ids(texts), self._pad_id(), batch_size, self.max_length, verbose)
-        return back(np.stack(rows) if rows else np.zeros((0, self.model.output.shape[-1]), "float32"))
+        return unpack(np.stack(rows) if rows else np.zeros((0, self.model.output.shape[-1]), "float32"))
 
     def index(self, texts: Any, batch_size: int = 64, verbose: int | str = 1, columns: Any = None) -> Self:
         """Embeds the texts for `search`; returns the task.
@@ -180,10 +180,10 @@ class TextEmbedder(Task):
             columns: the name of a table's column, if it is not "text".
         """
         try:
-            [found] = self._read(texts, [], columns, {"texts": "text"})
+            [column] = self._read(texts, [], columns, {"texts": "text"})
         except ValueError as error:
             raise ValueError(f"`texts` must be texts, or a table of them: {error}") from error
-        self.texts, self.embeddings = found, self.encode(found, batch_size, verbose)
+        self.texts, self.embeddings = column, self.encode(column, batch_size, verbose)
         return self
 
     def search(self, queries: Any, k: int = 5, batch_size: int = 64) -> list:
@@ -202,15 +202,15 @@ class TextEmbedder(Task):
         """
         checks.positive_integer("k", k)
         checks.size("batch_size", batch_size)
-        queries, back = one_or_many("queries", queries)
+        queries, unpack = one_or_many("queries", queries)
         if self.embeddings is None:
             raise ValueError("`index` must be called before `search`, and again after `fit`; received no texts.")
-        found = []
+        results = []
         for start in range(0, len(queries), batch_size):
             similarity = self.encode(queries[start : start + batch_size], batch_size, verbose=0) @ self.embeddings.T
             best = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
-            found += [[(self.texts[i], float(row[i])) for i in indices] for row, indices in zip(similarity, best)]
-        return back(found)
+            results += [[(self.texts[i], float(row[i])) for i in indices] for row, indices in zip(similarity, best)]
+        return unpack(results)
 
     def export(self, folder: Path, overwrite: bool = False) -> None:
         """Writes a SavedModel from strings to embeddings, see `txf.text.export`.
@@ -231,8 +231,8 @@ class TextEmbedder(Task):
     def _pad_id(self):
         """Returns the padding that the model masks, else the tokenizer's."""
         [name] = inputs_by_name(self.model)
-        own = embedded_input(self.model, name)
-        return super()._pad_id() if own is None or own.pad_id is None else own.pad_id
+        tokens = embedded_input(self.model, name)
+        return super()._pad_id() if tokens is None or tokens.pad_id is None else tokens.pad_id
 
     def _trained(self):
         """Returns a model of the similarity of each anchor and each positive, with the weights of `model`."""

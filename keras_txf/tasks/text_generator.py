@@ -22,7 +22,6 @@ from keras_txf.tasks.answers import (
     message_texts,
     render_each,
     required_template,
-    stop_ids_of,
     template_of,
     with_end,
 )
@@ -32,6 +31,7 @@ from keras_txf.tasks.task import Path, Task
 from keras_txf.text.chat_templates import find_chat_template, plain
 from keras_txf.text.instruction import ChatReader
 from keras_txf.text.lazy_imports import tf
+from keras_txf.text.serving import stop_option
 
 
 class TextGenerator(Task):
@@ -179,7 +179,7 @@ class TextGenerator(Task):
         Raises:
             ValueError: a text without a token, options that do not go together.
         """
-        options = {**stop_ids_of(self.tokenizer), "max_new_tokens": max_new_tokens, "sampler": sampler, **options}
+        options = {**stop_option(self.tokenizer), "max_new_tokens": max_new_tokens, "sampler": sampler, **options}
         checks.boolean("return_prompt", return_prompt)
         answers = Answers(self.model, self._prompt_tokenizer, self.tokenizer, options, return_prompt)
         return answers(texts, batch_size, stream, verbose)
@@ -229,7 +229,7 @@ class TextGenerator(Task):
         """
         template = required_template(self.chat_template)
         reader = ChatReader(self.tokenizer, token_input(self.model, target_name(self.model)).pad_id)
-        conversations, back = conversations_of(messages)
+        conversations, unpack = conversations_of(messages)
         are_dicts = isinstance(tools, (list, tuple)) and all(isinstance(tool, dict) for tool in tools)
         if tools is not None and not are_dicts:
             raise bad_argument("tools", "be a list of dicts", tools)
@@ -237,7 +237,7 @@ class TextGenerator(Task):
             raise bad_argument("variables", "be a dict or None", variables)
         variables = reader.guard(plain("variables", {**(variables or {}), "tools": tools}))
         render = functools.partial(template.render, add_generation_prompt=True, **variables)
-        prompts = back(render_each(lambda turns: render(reader.guard(plain("messages", turns))), conversations))
+        prompts = unpack(render_each(lambda turns: render(reader.guard(plain("messages", turns))), conversations))
         ends = end_ids(template, self.tokenizer)
         options = {
             **({"stop_ids": ends} if ends else {}),

@@ -11,11 +11,12 @@ from keras_txf.generation.option_tables import ExportOptions, TextOptions
 from keras_txf.layers.sequence_ends import Start
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.reading import file_of
-from keras_txf.tasks.answers import Answers, stop_ids_of
+from keras_txf.tasks.answers import Answers
 from keras_txf.tasks.columns import strings
 from keras_txf.tasks.option_tables import FitOptions, TextToTextOptions
 from keras_txf.tasks.task import Path, Task
 from keras_txf.text.datasets import checked_tokenizer, limit
+from keras_txf.text.serving import start_option, stop_option
 
 
 class TextToText(Task):
@@ -153,9 +154,7 @@ class TextToText(Task):
 
     def _ends(self):
         """Returns `stop_ids`, and `start_id` for a model that does not begin answers itself."""
-        start = self.target_tokenizer.start if self._start_id() is None else ()
-        start = {"start_id": self.target_tokenizer.token_to_id(start[0])} if start else {}
-        return {**start, **stop_ids_of(self.target_tokenizer)}
+        return start_option(self.model, self.target_tokenizer) | stop_option(self.target_tokenizer)
 
     def _start_id(self):
         return next((layer.start_id for layer in self.model.layers if isinstance(layer, Start)), None)

@@ -67,10 +67,8 @@ class TokenClassifier(Task):
         self.label_all_tokens = checks.boolean("label_all_tokens", label_all_tokens)
         logits = logits_of(self.model)
         if len(logits.shape) != 3 or len(self.labels) != logits.shape[-1]:
-            raise ValueError(
-                f"`labels` must be one for each class of a model with logits (B, T, C); received {len(self.labels)} "
-                f"for logits {logits.shape}."
-            )
+            must = f"be one for each class of a model with logits (B, T, C), {logits.shape}"
+            raise bad_argument("labels", must, self.labels)
         self._windows = WordWindows(self.tokenizer, self.max_length)
 
     @classmethod
@@ -167,9 +165,9 @@ class TokenClassifier(Task):
         checks.boolean("return_probabilities", return_probabilities)
         one = isinstance(words, (list, tuple)) and bool(words) and isinstance(words[0], str)
         rows = words_of("words", [words] if one else words)
-        found = self._word_probabilities(rows, batch_size, verbose)
-        found = found if return_probabilities else [self._tags(row) for row in found]
-        return found[0] if one else found
+        results = self._word_probabilities(rows, batch_size, verbose)
+        results = results if return_probabilities else [self._tags(row) for row in results]
+        return results[0] if one else results
 
     def entities(self, texts: Any, batch_size: int = 32, verbose: int | str = 1) -> Any:
         """Finds the entities of texts, of labels like "B-PER", see `txf.training.entities`.
@@ -183,7 +181,7 @@ class TokenClassifier(Task):
             A list of dicts for a text, or a list of lists. A dict has `text`, `label`, `start` and `end`, the entity's
             span in characters, and `score`, the mean probability of its words' labels.
         """
-        texts, back = one_or_many("texts", texts)
+        texts, unpack = one_or_many("texts", texts)
         if not self._makes_entities():
             raise ValueError(f"`entities` needs labels like 'B-PER'; received a task of {short_repr(self.labels)}.")
         words, spans_of_texts = self._windows.split(texts)
@@ -194,7 +192,7 @@ class TokenClassifier(Task):
             for label, first, last in training.entities(self._tags(row)):
                 start, end, score = spans[first][0], spans[last - 1][1], float(row[first:last].max(axis=1).mean())
                 answer.append({"text": whole[start:end], "label": label, "start": start, "end": end, "score": score})
-        return back(answers)
+        return unpack(answers)
 
     def evaluate(self, words: Any, tags: Any = None, columns: Any = None, batch_size: int = 32) -> dict[str, float]:
         """Returns loss, accuracy of words, and precision, recall and F1 of entities, on tagged words, see `fit`."""
@@ -217,9 +215,9 @@ class TokenClassifier(Task):
     def _word_probabilities(self, words, batch_size, verbose):
         """Returns probabilities (W, C), float32, for each text; 0 for a word without a token."""
         rows, owners = self._windows.rows(words)
-        found = self._probabilities(rows, batch_size, verbose)
+        outputs = self._probabilities(rows, batch_size, verbose)
         answers = [np.zeros((len(row), len(self.labels)), "float32") for row in words]
-        for probabilities, (index, tokens, of_word) in zip(found, owners):
+        for probabilities, (index, tokens, of_word) in zip(outputs, owners):
             answers[index][of_word] = probabilities[tokens]
         return answers
 
@@ -254,8 +252,8 @@ class TokenClassifier(Task):
 
     def _scores(self, values, batch_size):
         words, numbers = values
-        found = self.predict(words, batch_size, verbose=0)
+        predictions = self.predict(words, batch_size, verbose=0)
         true = [[self.labels[number] for number in row] for row in numbers]
-        right = [one == other for pair in zip(true, found) for one, other in zip(*pair)]
+        right = [one == other for pair in zip(true, predictions) for one, other in zip(*pair)]
         scores = {"accuracy": float(np.mean(right))}
-        return {**scores, **training.entity_scores(true, found)} if self._makes_entities() else scores
+        return {**scores, **training.entity_scores(true, predictions)} if self._makes_entities() else scores

@@ -99,16 +99,16 @@ def _by_name(shown, text, columns):
         if [len(indices) for indices in known] != [1, 1]:
             which = f"say which of the columns of {shown}, {short_repr(names)}, are the words and the tags"
             raise bad_argument("columns", which, None)
-        found = (known[0][0], known[1][0])
+        numbers = (known[0][0], known[1][0])
     elif is_pair and all(type(one) is int for one in columns):
         return tuple(columns)
     elif is_pair and all(one in names for one in columns):
-        found = tuple(names.index(one) for one in columns)
+        numbers = tuple(names.index(one) for one in columns)
     else:
         must = f"{NUMBERS}, or their names in the first line of {shown}, {short_repr(names)}"
         raise bad_argument("columns", must, columns)
     del text[0]
-    return found
+    return numbers
 
 
 def _counts(texts):
@@ -126,9 +126,9 @@ def _check_first_column(shown, texts):
     is_wide = all(len(fields) > 2 for text in texts for _, fields in text)
     same = is_wide and max(map(len, firsts)) > 1 and all(len(set(first)) == 1 for first in firsts)
     if same or _counts(texts):
-        kind = "is the same in all lines" if same else "counts the words"
+        what = "is the same in all lines" if same else "counts the words"
         line = short_repr(" ".join(texts[0][0][1]))
-        must = f"{NUMBERS}, such as (1, -1): the first column of {shown} {kind} of a text, as in the line {line}"
+        must = f"{NUMBERS}, such as (1, -1): the first column of {shown} {what} of a text, as in the line {line}"
         raise bad_argument("columns", must, None)
 
 
@@ -174,12 +174,12 @@ class WordWindows:
     def split(self, texts):
         """Returns the words of texts, and the spans (begin, end) of the words in characters."""
         words, begins, ends = split_into_words(tf.constant(texts, tf.string))
-        found = [[word.decode() for word in row] for row in words.to_list()]
+        decoded = [[word.decode() for word in row] for row in words.to_list()]
         spans = []
         for text, *limits in zip(texts, begins.to_list(), ends.to_list()):
             characters = characters_before_bytes(text)
             spans.append([(int(characters[begin]), int(characters[end])) for begin, end in zip(*limits)])
-        return found, spans
+        return decoded, spans
 
 
 def word_limits(word_of, start, stop, room):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_txf import checks
-from keras_txf.checks import bad_argument, short_repr
+from keras_txf.checks import bad_argument
 from keras_txf.progress import bar
 from keras_txf.text.datasets import asserted, not_empty
 from keras_txf.text.lazy_imports import tf
@@ -103,10 +103,10 @@ def bucket_lengths(dataset: Any, count: int = 8, verbose: int | str = "auto") ->
     checks.positive_integer("count", count)
     not_empty(dataset)
     has_rows(dataset)
-    found = read_all(dataset, lambda *example: longest_row(example), "example", "bucket_lengths", verbose)
-    found = np.maximum(found, 1)
-    step = -(-found.max() // 1024)  # compares at most about 1,024 lengths
-    lengths, examples = np.unique(np.minimum(-(-found // step) * step, found.max()), return_counts=True)
+    longest = read_all(dataset, lambda *example: longest_row(example), "example", "bucket_lengths", verbose)
+    longest = np.maximum(longest, 1)
+    step = -(-longest.max() // 1024)  # compares at most about 1,024 lengths
+    lengths, examples = np.unique(np.minimum(-(-longest // step) * step, longest.max()), return_counts=True)
     return best(lengths, examples, min(count, len(lengths)))
 
 
@@ -147,14 +147,14 @@ def read_all(dataset, function, unit, name, verbose):
     count = int(dataset.cardinality())
     if count == tf.data.INFINITE_CARDINALITY:
         raise ValueError("`dataset` must have an end; received a data set that repeats without end.")
-    found = []
+    chunks = []
     with bar(total=count if count >= 0 else None, unit=unit, name=name, verbose=verbose) as shown:
         for values in dataset.map(function).batch(64).as_numpy_iterator():
-            found.append(values)
+            chunks.append(values)
             shown.update(len(values))
-    if not found:
+    if not chunks:
         raise ValueError("`dataset` must hold at least one element; received an empty one.")
-    return np.concatenate(found)
+    return np.concatenate(chunks)
 
 
 def best(lengths, examples, count):
@@ -204,10 +204,8 @@ def has_rows(dataset):
     specs = tf.nest.flatten(dataset.element_spec)
     ranks = [spec.shape.rank if isinstance(spec, tf.TensorSpec) else None for spec in specs]
     if 1 not in ranks or not set(ranks) <= {0, 1}:
-        raise ValueError(
-            "`dataset` must hold examples with rows of ids (length,), not batched; received elements of "
-            f"{short_repr(dataset.element_spec)}."
-        )
+        must = "hold examples with rows of ids (length,), not batched"
+        raise bad_argument("dataset", must, dataset.element_spec)
 
 
 def padding(spec, pad_id):

@@ -151,11 +151,11 @@ def tables(lowercase, strip_accents, split_chinese, clean):
 
 def code_points(ranges):
     """Returns the code points of ranges, a list of int."""
-    found = []
+    points = []
     for part in ranges.split():
         first, _, last = part.partition("-")
-        found += range(int(first, 16), int(last or first, 16) + 1)
-    return found
+        points += range(int(first, 16), int(last or first, 16) + 1)
+    return points
 
 
 # Rust's `char::is_whitespace`.

@@ -184,12 +184,15 @@ class BytePairTokenizer(Tokenizer):
     def _encode_batch(self, texts):
         texts = [text.decode("utf-8", "replace") for text in texts]
         texts = texts if self._prepare is None else list(map(self._prepare, texts))
-        rows = [found.ids for found in self._encoder.encode_batch_fast(texts, add_special_tokens=False)]
+        rows = [encoding.ids for encoding in self._encoder.encode_batch_fast(texts, add_special_tokens=False)]
         return np.fromiter(itertools.chain.from_iterable(rows), "int32"), np.array(list(map(len, rows)), "int64")
 
     def _with_offsets(self, texts):
-        found = self._encoder.encode_batch(texts, add_special_tokens=False)
-        return [(np.array(one.ids, "int32"), np.array(one.offsets, "int32").reshape(-1, 2)) for one in found]
+        encodings = self._encoder.encode_batch(texts, add_special_tokens=False)
+        return [
+            (np.array(encoding.ids, "int32"), np.array(encoding.offsets, "int32").reshape(-1, 2))
+            for encoding in encodings
+        ]
 
     def _decode(self, rows):
         texts = tf.numpy_function(self._decode_batch, [rows.values, rows.row_splits], tf.string, stateful=False)
@@ -231,7 +234,9 @@ def escaping(kernel, parts, special):
         parts: the parsed JSON of `kernel`.
         special: list of the special tokens.
     """
-    if not _makes(parts["model"], _hidden(parts["model"], special)):
+    model = parts["model"]
+    pieces = set(model["vocab"] if isinstance(model["vocab"], dict) else dict(model["vocab"]))
+    if not _makes(model, pieces & {*special} - {model.get("unk_token")}):
         kernel.encode_special_tokens = True
         return kernel
     return _renamed(parts, special)[0]
@@ -248,17 +253,11 @@ def with_secret_names(definition):
     return _renamed(parts, [token["content"] for token in parts["added_tokens"] if token["special"]])
 
 
-def _hidden(model, special):
-    """Returns the special tokens that are pieces of a model, except the unknown token."""
-    pieces = model["vocab"] if isinstance(model["vocab"], dict) else dict(model["vocab"])
-    return {token for token in special if token in pieces} - {model.get("unk_token")}
-
-
-def _makes(model, hidden):
+def _makes(model, pieces):
     """Whether a model may turn ordinary text into one of these pieces."""
     if model["type"] != "BPE" or model.get("ignore_merges"):  # these models look up whole words or pieces
-        return bool(hidden)
-    return any(_merged(model, _pair(merge)) in hidden for merge in model["merges"])
+        return bool(pieces)
+    return any(_merged(model, _pair(merge)) in pieces for merge in model["merges"])
 
 
 def _pair(merge):

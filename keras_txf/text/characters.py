@@ -71,12 +71,12 @@ class ByteTokenizer(Tokenizer):
         return tf.RaggedTensor.from_row_lengths(ids, tf.cast(tf.strings.length(texts), tf.int64), validate=False)
 
     def _with_offsets(self, texts):
-        found = []
+        results = []
         for text in texts:
             values = np.frombuffer(text.encode(), "uint8").astype("int32")
             indices = np.arange(len(values))
-            found.append((values + len(self._first), from_bytes(text, indices, indices + 1)))
-        return found
+            results.append((values + len(self._first), from_bytes(text, indices, indices + 1)))
+        return results
 
     def _decode(self, rows):
         first, last = ([token.encode() for token in tokens] for tokens in (self._first, self._last))
@@ -183,12 +183,12 @@ class CharacterTokenizer(Tokenizer):
         return codes.with_flat_values(tf.gather(self._ids, tf.minimum(codes.flat_values, len(self._ids) - 1)))
 
     def _with_offsets(self, texts):
-        found = []
+        results = []
         for text in texts:
             codes = np.array([ord(character) for character in text], "int64")
             indices = np.arange(len(text))
-            found.append((self._ids[np.minimum(codes, len(self._ids) - 1)], pairs(indices, indices + 1)))
-        return found
+            results.append((self._ids[np.minimum(codes, len(self._ids) - 1)], pairs(indices, indices + 1)))
+        return results
 
     def _decode(self, rows):
         return tf.strings.reduce_join(tf.gather(tf.constant(self._vocabulary.tokens), rows), axis=-1)

@@ -199,13 +199,11 @@ def chat_template(folder: str | os.PathLike) -> ChatTemplate:
     >>> txf.text.chat_template(folder).render([{"role": "user", "content": "Hello!"}])
     '<s>Hello!'
     """
-    found = find_chat_template(folder)
-    if found is None:
-        raise ValueError(
-            "`folder` must hold chat_template.jinja, or a `chat_template` in tokenizer_config.json; received "
-            f"{short_repr(os.fspath(folder))} without."
-        )
-    return found
+    template = find_chat_template(folder)
+    if template is None:
+        must = "hold chat_template.jinja, or a `chat_template` in tokenizer_config.json"
+        raise bad_argument("folder", must, os.fspath(folder))
+    return template
 
 
 def find_chat_template(folder):
@@ -298,7 +296,7 @@ def checked_messages(name, messages, source):
     messages = plain(name, messages)
     if not isinstance(messages, list) or not messages or not all_dicts(messages):
         raise bad_argument(name, "be a list of dicts, at least one", messages)
-    found = []
+    checked = []
     for index, message in enumerate(messages):
         message = {key: value for key, value in message.items() if value is not None}
         role = message.get("role")
@@ -311,8 +309,8 @@ def checked_messages(name, messages, source):
         reasoning = next((message[key] for key in REASONING if key in message), None)
         if reasoning is not None:
             message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
-        found.append(message)
-    return found
+        checked.append(message)
+    return checked
 
 
 def _check_content(name, message, index, source):

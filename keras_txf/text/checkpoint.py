@@ -8,7 +8,7 @@ import os
 from typing import Any, Unpack
 
 from keras_txf import checks
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.layers.shown_options import shows_overrides
 from keras_txf.reading import file_of, parse_json, reading
 from keras_txf.text import folder_files
@@ -69,10 +69,8 @@ def from_checkpoint(folder: str | os.PathLike, target: bool = False, **options: 
     """
     folder, target = checks.path("folder", folder), checks.boolean("target", target)
     if not folder.is_dir():
-        raise ValueError(
-            f"`folder` must be a folder; received {short_repr(str(folder))}. `txf.checkpoints.find` "
-            "downloads a repository of the Hub."
-        )
+        must = "be a folder, such as `txf.checkpoints.find` downloads from the Hub"
+        raise bad_argument("folder", must, str(folder))
     config = folder_files.read_tokenizer_config(folder)
     name = config.get("tokenizer_class") or CLASSES.get(folder_files.read_model_type(folder))
     known = (name or "").removesuffix("Fast")
@@ -91,12 +89,12 @@ def from_checkpoint(folder: str | os.PathLike, target: bool = False, **options: 
         used = dict.fromkeys((file, "tokenizer_config.json", "added_tokens.json", "tokenizer.json"))
         paths = [file_of(folder, name) for name in used]
         return from_files(make, [path for path in paths if path.is_file()], defaults, options)
-    found = sorted(file.name for file in folder.iterdir())
+    files_of_folder = sorted(file.name for file in folder.iterdir())
     files = {name: file for name, (file, _) in {**READERS, **WITHOUT_JSON}.items()}
     raise ValueError(
         f"`folder` must hold tokenizer.json, or the class of its tokenizer and the file of the class, one of "
         f"{files}; received {short_repr(str(folder))}, of class "
-        f"{short_repr(name)}, with {found}."
+        f"{short_repr(name)}, with {files_of_folder}."
     )
 
 
@@ -256,13 +254,13 @@ CLASSES = {  # `model_type` of `config.json` -> class, if `tokenizer_config.json
 
 def special_token_template(processor):
     """Returns the tokens that a post-processor of `tokenizers` puts before and after a text."""
-    kind = (processor or {}).get("type")
-    if kind == "Sequence":
-        found = [special_token_template(inner) for inner in processor["processors"]]
-        return [token for start, _ in found for token in start], [token for _, end in found for token in end]
-    if kind in ("BertProcessing", "RobertaProcessing"):
+    type_ = (processor or {}).get("type")
+    if type_ == "Sequence":
+        templates = [special_token_template(inner) for inner in processor["processors"]]
+        return [token for start, _ in templates for token in start], [token for _, end in templates for token in end]
+    if type_ in ("BertProcessing", "RobertaProcessing"):
         return [processor["cls"][0]], [processor["sep"][0]]
-    if kind == "TemplateProcessing":
+    if type_ == "TemplateProcessing":
         parts = [part.get("SpecialToken", {}).get("id") for part in processor["single"]]
         text = parts.index(None)
         return parts[:text], parts[text + 1 :]

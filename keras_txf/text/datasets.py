@@ -48,12 +48,13 @@ def as_dataset(data, columns, num_classes=None):
     if not isinstance(specs, tuple) or len(specs) != len(columns):
         raise ValueError(f"{expected}; received elements of {short_repr(data.element_spec)}.")
     for name, spec in zip(columns, specs):
-        kind, dtype = "a string", getattr(spec, "dtype", tf.variant)
-        fits = dtype == tf.string
+        dtype = getattr(spec, "dtype", tf.variant)
+        expected_type, fits = "a string", dtype == tf.string
         if name == "label":
-            kind, fits = label_kind(num_classes), dtype.is_integer or (num_classes is None and dtype.is_floating)
+            expected_type = label_kind(num_classes)
+            fits = dtype.is_integer or (num_classes is None and dtype.is_floating)
         if not fits or spec.shape.rank != 0:
-            raise ValueError(f"{expected}, where {name} is {kind}; received {spec}.")
+            raise ValueError(f"{expected}, where {name} is {expected_type}; received {spec}.")
     not_empty(data, look=True)
     return data
 
@@ -76,14 +77,14 @@ def column(name, values, num_classes):
     """Returns the tensor of a column in memory."""
     if name != "label":
         return as_text(values, f"`{name}` of `dataset`") if len(values) else tf.zeros([0], tf.string)
-    kind = f"The labels of `dataset` must each be {label_kind(num_classes)}"
+    must = f"The labels of `dataset` must each be {label_kind(num_classes)}"
     labels = np.asarray(values)
     if labels.ndim != 1 or (labels.size and labels.dtype.kind not in ("iu" if num_classes else "iuf")):
-        raise ValueError(f"{kind}; received {short_repr(values)}.")
+        raise ValueError(f"{must}; received {short_repr(values)}.")
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes)) if num_classes else []
     wrong = np.flatnonzero(~np.isfinite(labels)) if labels.dtype.kind == "f" else wrong
     if len(wrong):
-        raise ValueError(f"{kind}; received {labels[wrong[0]]} at index {wrong[0]}.")
+        raise ValueError(f"{must}; received {labels[wrong[0]]} at index {wrong[0]}.")
     return tf.constant(labels, tf.int32 if num_classes else tf.float32)
 
 
@@ -156,9 +157,7 @@ def checked_tokenizer(name, tokenizer, needs=()):
         raise bad_argument(name, "be a tokenizer of keras_txf.text", tokenizer)
     for option in needs:
         if not getattr(tokenizer, option):
-            raise ValueError(
-                f"`{name}` must have the option `{option}`, a special token; received a tokenizer without it."
-            )
+            raise bad_argument(name, f"have the option `{option}`, a special token", getattr(tokenizer, option))
     return tokenizer
 
 

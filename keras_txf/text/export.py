@@ -159,10 +159,7 @@ def _task(model, options, pairs):
     generates = hasattr(model, "generate")
     takes_more = {tensor.name for tensor in model.inputs if "float" in tensor.dtype or "bool" in tensor.dtype}
     if generates and takes_more:
-        raise ValueError(
-            "`model` must take token ids, and nothing else; received a model that takes "
-            f"{short_repr(sorted(takes_more))}."
-        )
+        raise bad_argument("model", "take token ids, and nothing else", sorted(takes_more))
     has_source = isinstance(model.input, dict) and "source_ids" in model.input
     if pairs and generates:
         raise ValueError(f"`pairs` must be False for a model that generates, {short_repr(model.name)}; received True.")

@@ -180,7 +180,7 @@ def with_tokens(tokenizer, tokens):
         tokens: list of str.
     """
     if type(tokenizer) not in CHANGES:
-        names = [kind.__name__ for kind in CHANGES]
+        names = [cls.__name__ for cls in CHANGES]
         raise bad_argument("tokenizer", f"be of a class that takes more tokens, one of {names}", tokenizer)
     tokens = checks.strings("tokens", tokens)
     known = set(all_tokens(tokenizer))

@@ -170,12 +170,12 @@ def mask_function(tokenizer, rate, whole_words, mask_id, at_least_one):
 
 
 def word_rule(tokenizer, tokens):
-    for kind, rule in BEGINS_WORD.items():
-        if isinstance(tokenizer, kind):
+    for cls, rule in BEGINS_WORD.items():
+        if isinstance(tokenizer, cls):
             return rule
     if isinstance(tokenizer, BytePairTokenizer):
         return byte_pair_rule(tokenizer, tokens)
-    known = sorted(kind.__name__ for kind in (*BEGINS_WORD, BytePairTokenizer))
+    known = sorted(cls.__name__ for cls in (*BEGINS_WORD, BytePairTokenizer))
     raise ValueError(
         f"`whole_words` needs a tokenizer of one of the classes {known}; received {short_repr(tokenizer)}."
     )

@@ -6,7 +6,7 @@ Legend: W examples in a window, R rows, L length of an example, T length of a ro
 from typing import Any
 
 from keras_txf import checks
-from keras_txf.checks import bad_argument, short_repr
+from keras_txf.checks import bad_argument
 from keras_txf.text.batching import has_rows
 from keras_txf.text.datasets import asserted, checked, not_empty
 from keras_txf.text.lazy_imports import tf
@@ -79,18 +79,18 @@ def pack(dataset: Any, length: int | dict[str, int], window: int = 1024, pad_id:
             return rows.to_tensor(tf.cast(fill, rows.dtype), shape=[None, lengths[name]])
 
         segments = tf.cast(tf.ragged.range(1, counts + 1).flat_values, tf.int32)
-        found = {}
+        rows_of = {}
         for name, rows in inputs.items():
-            found[name] = joined(as_int32(rows, name), name, pad_id)
+            rows_of[name] = joined(as_int32(rows, name), name, pad_id)
             prefix = "" if name == "token_ids" else name.removesuffix("ids")
-            found[f"{prefix}segment_ids"] = joined(for_each_token(segments, rows), name)
-            found[f"{prefix}positions"] = joined(positions(rows), name)
+            rows_of[f"{prefix}segment_ids"] = joined(for_each_token(segments, rows), name)
+            rows_of[f"{prefix}positions"] = joined(positions(rows), name)
         if with_weights:
             answers.append(tf.ones(tf.shape(answers[0])))
         if one_weight:
             answers[1] = for_each_token(answers[1], inputs[owner])
         answers = [joined(for_tokens(answer, inputs[owner]), owner, fill) for answer, fill in zip(answers, fills)]
-        return (found, *answers) if answers else found
+        return (rows_of, *answers) if answers else rows_of
 
     return dataset.ragged_batch(window).map(packed, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
 
@@ -130,14 +130,9 @@ def known_parts(dataset):
         raise bad_argument("dataset", "hold inputs, targets and weights, one tensor each", dataset.element_spec)
     for name, spec in inputs.items():
         if not name.endswith("_ids") or spec.shape.rank != 1:
-            raise ValueError(
-                f"`dataset` must have inputs of rows, whose names end in '_ids'; received {short_repr(name)} of "
-                f"{short_repr(spec)}."
-            )
+            raise bad_argument("dataset", "have inputs of rows, whose names end in '_ids'", {name: spec})
         if not spec.dtype.is_integer:
-            raise ValueError(
-                f"`dataset` must have ids that are integers; received {spec.dtype.name} of {short_repr(name)}."
-            )
+            raise bad_argument("dataset", f"have ids that are integers, not {spec.dtype.name}", name)
     if answers and len(inputs) > 1 and "target_ids" not in inputs:
         raise bad_argument("dataset", "have `target_ids` among its inputs, for its targets", sorted(inputs))
     return inputs, answers

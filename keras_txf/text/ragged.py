@@ -171,11 +171,11 @@ def split_at(texts, tokens, any_case=()):
     pieces = tf.strings.split(tf.strings.regex_replace(texts, f"({pattern})", LIMIT + rb"\1" + LIMIT), LIMIT)
     splits, pieces = pieces.row_splits, pieces.values
     whole = tf.strings.regex_full_match(pieces, pattern)
-    found = tf.boolean_mask(pieces, whole)
-    same = found[:, None] == tf.constant(longest_first)
+    matches = tf.boolean_mask(pieces, whole)
+    same = matches[:, None] == tf.constant(longest_first)
     if any_case:
         folds = tf.constant([token in any_case for token in longest_first])
-        same |= folds & (lower(found)[:, None] == lower(tf.constant(longest_first)))
+        same |= folds & (lower(matches)[:, None] == lower(tf.constant(longest_first)))
     ids = tf.gather(tf.constant([tokens[token] for token in longest_first], "int32"), tf.argmax(same, axis=1))
     ids = tf.RaggedTensor.from_row_lengths(ids, tf.cast(whole, tf.int64), validate=False)
     return tf.where(whole, "", pieces), ids, splits

@@ -188,8 +188,8 @@ class SentencePieceTokenizer(Tokenizer):
                 f"`vocab_size` must be more than the {needed} tokens that `special_tokens` and `byte_fallback` take; "
                 f"received vocab_size={short_repr(vocab_size)} and byte_fallback={byte_fallback}."
             )
-        for index, kind in enumerate(("pad", "unk", "bos", "eos")):
-            trained |= {f"{kind}_id": index, f"{kind}_piece": special_tokens[index]}
+        for index, role in enumerate(("pad", "unk", "bos", "eos")):
+            trained |= {f"{role}_id": index, f"{role}_piece": special_tokens[index]}
         text, model = list(lines(source, verbose=verbose)), io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(

@@ -49,12 +49,14 @@ def read_model(content):
             raise ValueError
     except (IndexError, KeyError, TypeError, ValueError):  # the bytes are not the fields of a model
         pieces = []
-    unknown = [piece for piece, kind in pieces if kind == UNKNOWN]
+    unknown = [piece for piece, type_ in pieces if type_ == UNKNOWN]
     if len(unknown) != 1:
         raise ValueError(
             f"`model` must be a SentencePiece model; received {len(content)} other bytes: {short_repr(content[:20])}..."
         )
-    control, user_defined = ([piece for piece, kind in pieces if kind == own] for own in (CONTROL, USER_DEFINED))
+    control, user_defined = (
+        [piece for piece, type_ in pieces if type_ == wanted] for wanted in (CONTROL, USER_DEFINED)
+    )
     return Model(
         [piece for piece, _ in pieces],
         unknown[0],

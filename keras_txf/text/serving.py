@@ -6,7 +6,7 @@ Legend: B texts, C classes, D model dim, L length in tokens, N new tokens, R row
 
 import keras
 
-from keras_txf.checks import bad_argument, short_repr
+from keras_txf.checks import bad_argument
 from keras_txf.generation.prompts import start_list
 from keras_txf.generation.step_seeds import seed_state
 from keras_txf.layers.sequence_ends import Start
@@ -23,10 +23,8 @@ def classifier(model, tokenizer, labels=None, multi_label=False):
     pad_id, output = _checked_encoder(model, tokenizer)
     named = isinstance(model.output, dict) or model.output_names == ["logits"]
     if len(getattr(output, "shape", ())) != 2:
-        raise ValueError(
-            "`model` must return one vector for each text, (B, C) or (B, D); received a model that returns "
-            f"{short_repr(model.output)}. `txf.layers.Pooling` pools hidden states."
-        )
+        must = "return one vector for each text, (B, C) or (B, D), as `txf.layers.Pooling` does"
+        raise bad_argument("model", must, model.output)
     _check_labels(labels, output)
 
     def answer(text):
@@ -75,10 +73,8 @@ def pair_classifier(model, tokenizer, labels=None, separator=None):
     """Returns the function for a model that reads two texts in one row: logits, labels and probabilities, or scores."""
     names, output = {*inputs_by_name(model)}, logits_of(model.output)
     if names not in ({"token_ids"}, {"token_ids", "token_type_ids"}) or len(getattr(output, "shape", ())) != 2:
-        raise ValueError(
-            "`model` must turn token ids, and token type ids, into logits (B, C) where `pairs` is True; received a "
-            f"model of {short_repr(model.input)}."
-        )
+        must = "turn token ids, and token type ids, into logits (B, C) for `pairs`"
+        raise bad_argument("model", must, model.input)
     pad_id = _check_fit("tokenizer", tokenizer, embedded_input(model, "token_ids"))
     if pad_id is None:
         raise ValueError("`tokenizer` must have a token of padding where `pairs` is True; received pad_id=None.")
@@ -113,9 +109,7 @@ def logits_of(output):
 def _checked_encoder(model, tokenizer):
     """Returns the id of padding and the symbolic output. Raises ValueError if the model takes more than token ids."""
     if len(model.inputs) != 1 or len(model.inputs[0].shape) != 2 or "int" not in model.inputs[0].dtype:
-        raise ValueError(
-            f"`model` must take token ids (B, L), and nothing else; received a model of {short_repr(model.input)}."
-        )
+        raise bad_argument("model", "take token ids (B, L), and nothing else", model.input)
     [name] = inputs_by_name(model)
     pad_id = _check_fit("tokenizer", tokenizer, embedded_input(model, name))
     return pad_id, logits_of(model.output)
@@ -131,7 +125,7 @@ def completer(model, tokenizer, seed=None, start_id=None, **options):
     prompt = token_input(model, target_name(model))
     _check_ids("tokenizer", tokenizer, prompt)
     start_ids = [] if start_id is None else start_list(start_id, prompt.vocab_size)
-    options = _ending(tokenizer, options) | options
+    options = stop_option(tokenizer, options) | options
     tokenizer = tokenizer.from_config({**tokenizer.get_config(), "end": []})
     most = tokenizer._max_length
     longest = most and most + len(start_ids)
@@ -139,7 +133,9 @@ def completer(model, tokenizer, seed=None, start_id=None, **options):
     seed, each = _seed(seed), options.get("num_return_sequences")
 
     def answer(text):
-        rows = _without_padding(row(tokenizer, text, most), prompt.pad_id)
+        rows = row(tokenizer, text, most)
+        if prompt.pad_id is not None:
+            rows = tf.ragged.boolean_mask(rows, rows != prompt.pad_id)
         if start_ids:
             rows = tf.concat([tf.tile([start_ids], [rows.nrows(), 1]), rows], axis=1)
         lengths = tf.cast(rows.row_lengths(), tf.int32)
@@ -157,7 +153,7 @@ def translator(model, tokenizer, target_tokenizer=None, seed=None, **options):
     pad_id = _check_fit("tokenizer", tokenizer, token_input(model, "source_ids"))
     target_tokenizer = target_tokenizer or tokenizer
     _check_ids("target_tokenizer", target_tokenizer, token_input(model, "target_ids"))
-    options = _beginning(model, target_tokenizer) | _ending(target_tokenizer, options) | options
+    options = start_option(model, target_tokenizer) | stop_option(target_tokenizer, options) | options
     generate = model.make_generate_function(**options)
     seed, each = _seed(seed), options.get("num_return_sequences")
 
@@ -168,29 +164,24 @@ def translator(model, tokenizer, target_tokenizer=None, seed=None, **options):
     return answer
 
 
-def _beginning(model, tokenizer):
+def start_option(model, tokenizer):
     """Returns the default of `start_id` of `generate`: the first token of the targets in training."""
     known = tokenizer.start and not any(isinstance(layer, Start) for layer in model.layers)
     return {"start_id": tokenizer.token_to_id(tokenizer.start[0])} if known else {}
 
 
-def _ending(tokenizer, options):
+def stop_option(tokenizer, options=()):
     """Returns the default of `stop_ids` of `generate`: the last token of the targets in training."""
-    known = tokenizer.end and not {"stop_ids", "stop_sequences"} & options.keys()
+    known = tokenizer.end and not {"stop_ids", "stop_sequences"} & {*options}
     return {"stop_ids": tokenizer.token_to_id(tokenizer.end[0])} if known else {}
 
 
 def _check_ids(name, tokenizer, tokens):
     """Raises ValueError if a tokenizer has more ids than the model, or another padding."""
     if tokenizer.vocab_size > tokens.vocab_size:
-        raise ValueError(
-            f"`{name}` must have at most the model's {tokens.vocab_size} tokens; received a tokenizer of "
-            f"{tokenizer.vocab_size}."
-        )
+        raise bad_argument(name, f"have at most the model's {tokens.vocab_size} tokens", tokenizer.vocab_size)
     if tokens.pad_id is not None and tokenizer.pad_id != tokens.pad_id:
-        raise ValueError(
-            f"`{name}` must have the model's padding, pad_id={tokens.pad_id}; received pad_id={tokenizer.pad_id}."
-        )
+        raise bad_argument(name, f"have the model's padding, pad_id={tokens.pad_id}", tokenizer.pad_id)
 
 
 def _check_fit(name, tokenizer, tokens):
@@ -212,11 +203,6 @@ def _padded(ids, pad_id):
         ids = ids.to_tensor(pad_id)
     missing = tf.cast(tf.shape(ids)[1] == 0, tf.int32)
     return tf.pad(ids, [[0, 0], [missing, 0]], constant_values=pad_id or 0)
-
-
-def _without_padding(rows, pad_id):
-    """Returns ragged ids (B, L) without the model's padding."""
-    return rows if pad_id is None else tf.ragged.boolean_mask(rows, rows != pad_id)
 
 
 def _until_end(tokens):

@@ -102,9 +102,8 @@ def _as_dataset(data, labels):
         numbers_of = {label: i for i, label in enumerate(labels)} | {i: i for i in range(len(labels))}
         for i, (row, row_of_tags) in enumerate(zip(words, tags)):
             if len(row) != len(row_of_tags):
-                raise ValueError(
-                    f"`dataset` must have as many tags as words in each text; received {len(row)} words and "
-                    f"{len(row_of_tags)} tags at index {i}."
+                raise bad_argument(
+                    "dataset", f"have as many tags as words in each text, {len(row)}", len(row_of_tags), i
                 )
             wrong = [word for word in row if not isinstance(word, str)]
             wrong_tags = [tag for tag in row_of_tags if isinstance(tag, bool) or tag not in numbers_of]
@@ -116,7 +115,7 @@ def _as_dataset(data, labels):
                     f"{short_repr(wrong_tags[0])} at index {i}."
                 )
         numbers = [[numbers_of[tag] for tag in row] for row in tags]
-        ragged = [tf.ragged.constant(rows, kind, 1) for rows, kind in ((words, tf.string), (numbers, tf.int32))]
+        ragged = [tf.ragged.constant(rows, dtype, 1) for rows, dtype in ((words, tf.string), (numbers, tf.int32))]
         data = tf.data.Dataset.from_tensor_slices(tuple(ragged))
     specs = data.element_spec
     if not isinstance(specs, tuple) or len(specs) != 2:

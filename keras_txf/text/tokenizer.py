@@ -196,10 +196,8 @@ class Tokenizer(keras.layers.Layer):
         texts = checks.strings("texts", texts)
         as_text(texts, "`texts`")
         if self.special_tokens_in_text == "keep" and not self._finds_special_tokens:
-            raise ValueError(
-                '`special_tokens_in_text` must be "escape" for offsets of a tokenizer other than BytePairTokenizer; '
-                'received "keep".'
-            )
+            must = 'be "escape" for offsets of a tokenizer other than BytePairTokenizer'
+            raise bad_argument("special_tokens_in_text", must, "keep")
         if self.added_tokens:
             must = "be none for offsets of a tokenizer other than BytePairTokenizer"
             raise bad_argument("added_tokens", must, list(self.added_tokens))
@@ -262,8 +260,8 @@ class Tokenizer(keras.layers.Layer):
         whole = special | self.added_tokens
         if not whole:
             return self._encode(texts)
-        pieces, found, splits = split_at(texts, whole, self.added_tokens if self._folds_case else ())
-        ids = tf.concat([self._encode(pieces, splits), found], axis=1)
+        pieces, whole_ids, splits = split_at(texts, whole, self.added_tokens if self._folds_case else ())
+        ids = tf.concat([self._encode(pieces, splits), whole_ids], axis=1)
         return tf.RaggedTensor.from_row_splits(ids, splits, validate=False).merge_dims(1, 2)
 
     def _encode(self, texts, splits=None):

@@ -39,10 +39,8 @@ class Vocabulary:
         try:
             "".join(self.tokens).encode()
         except UnicodeEncodeError as error:
-            raise ValueError(
-                "`vocabulary` must hold text; received half of a surrogate pair, "
-                f"{short_repr(error.object[error.start])}."
-            ) from None
+            must = "hold text, without half of a surrogate pair"
+            raise bad_argument("vocabulary", must, error.object[error.start]) from None
         if not self.tokens:
             raise ValueError("`vocabulary` must hold at least one token; received none.")
 
@@ -134,13 +132,13 @@ def lines(source, keep_ends=False, verbose=0):
             of missing files, only blanks.
     """
     if isinstance(source, (str, os.PathLike)):
-        found = lines_of_file(source, keep_ends)
+        strings_of_source = lines_of_file(source, keep_ends)
     elif hasattr(source, "__iter__") and not isinstance(source, (bytes, dict)):
-        found = strings(source, are_files(source), keep_ends)
+        strings_of_source = strings(source, are_files(source), keep_ends)
     else:
         raise bad_argument("source", "be the path of a text file, a list of paths or an iterable of strings", source)
     blank = True
-    for line in bar(found, unit="line", name="reading", verbose=verbose):
+    for line in bar(strings_of_source, unit="line", name="reading", verbose=verbose):
         blank = blank and not line.strip()
         yield line
     if blank:
@@ -149,8 +147,8 @@ def lines(source, keep_ends=False, verbose=0):
 
 def lines_of_file(path, keep_ends):
     """Returns the lines of a file. Other separators of lines, such as U+2028, are text."""
-    found = list(io.StringIO(read_text("source", path), newline=""))
-    return found if keep_ends else [line.removesuffix("\n").removesuffix("\r") for line in found]
+    file_lines = list(io.StringIO(read_text("source", path), newline=""))
+    return file_lines if keep_ends else [line.removesuffix("\n").removesuffix("\r") for line in file_lines]
 
 
 def strings(source, are_paths, keep_ends):

@@ -243,7 +243,7 @@ def of_words(texts, words, pieces, sizes, options):
     ends = np.cumsum([0, *lengths.numpy()])[splits.numpy()]
     counts = dict(zip(alphabet, ends[1:] - ends[:-1]))
     lengths, splits = words[1].numpy(), words[2].numpy()
-    found = []
+    offsets = []
     for text, first, last in zip(texts, splits, splits[1:]):
         sources = np.repeat(np.arange(len(text)), [counts[character] for character in text])
         begins, ends, index = [], [], 0
@@ -253,5 +253,5 @@ def of_words(texts, words, pieces, sizes, options):
             ends.append(limits[1:])
             index += length
         begins, ends = (np.concatenate([*parts, np.zeros(0, "int64")]).astype("int64") for parts in (begins, ends))
-        found.append(pairs(sources[begins], sources[ends - 1] + 1))
-    return found
+        offsets.append(pairs(sources[begins], sources[ends - 1] + 1))
+    return offsets

@@ -218,7 +218,7 @@ def test_a_generator_is_made_of_the_columns_that_are_named(columns):
 
 def test_a_folder_without_a_task_raises_with_the_missing_file(tmp_path):
     load = txf.tasks.TextClassifier.load
-    with pytest.raises(ValueError, match="`folder` must be the folder of a task; there is none at 'nothing'"):
+    with pytest.raises(ValueError, match="`folder` must be the folder of a task; received 'nothing'"):
         load("nothing")
     with pytest.raises(ValueError, match="`folder` must hold task.json.* or config.json"):
         load(tmp_path)

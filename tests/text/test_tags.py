@@ -78,7 +78,7 @@ def test_words_are_split_at_blanks_and_around_punctuation():
     (([["a"]], [["B-c"]]), LABELS, {}, ["labels", "'B-c'", "index 0"]),
     (([["a"]], [[4]]), LABELS, {}, ["labels", "4"]),
     (([["a"]], [[True]]), LABELS, {}, ["labels", "True"]),
-    (([["a", "b"]], [["O"]]), LABELS, {}, ["as many tags as words", "2 words and 1 tags"]),
+    (([["a", "b"]], [["O"]]), LABELS, {}, ["as many tags as words in each text, 2; received 1"]),
     (([["a"], ["b"]], [["O"]]), LABELS, {}, ["columns of one length", "2 of words, 1 of tags"]),
     (([[3]], [["O"]]), LABELS, {}, ["strings as words", "3"]),
     ((["a b"], [["O"]]), LABELS, {}, ["lists of words"]),
