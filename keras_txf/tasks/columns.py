@@ -20,8 +20,8 @@ def read_columns(data, others, columns):
     """Returns the columns of a data set in memory, a list for each name.
 
     Args:
-        data: the first column, or a table of all columns. A table is the path of a .csv, .tsv, .jsonl or .parquet file,
-            or of a .txt file for a single column, a dict of columns, a `pandas.DataFrame`, a `datasets.Dataset`,
+        data: the first column, or a table of all columns. A table is the path of a .csv, .tsv, .jsonl or .parquet file;
+            the path of a .txt file for a single column; a dict of columns, a `pandas.DataFrame`, a `datasets.Dataset`,
             or a `tf.data.Dataset` of tuples in the order of `columns` or of dicts. All values of a .csv or .tsv file
             are strings. Only "labels" are integers, if each label is an integer.
         others: the other columns; None for a column that `data` holds.

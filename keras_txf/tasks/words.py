@@ -31,7 +31,8 @@ def read_conll(path, columns=None):
     A blank line ends a text. Blanks or tabs separate the columns of a line. The first column is the word, the last the
     tag; in CoNLL-U FORM and UPOS. A first line may name the columns, such as "word" and "tag". Left out are the lines
     of CoNLL-U's multiword tokens and empty nodes, lines that begin with -DOCSTART-, and comments. A comment is a line
-    like "# text = Ada" before the words of a text, or, in a file with tabs, any line without tabs that begins with "#".
+    like "# text = Ada" before the words of a text. In a file with tabs any line without tabs that begins with "#" is a
+    comment.
 
     Args:
         path: a `pathlib.Path`.

@@ -160,8 +160,8 @@ def read_all(dataset, function, unit, name, verbose):
 def best(lengths, examples, count):
     """Returns the lengths of the `count` buckets with the fewest positions, by dynamic programming.
 
-    After n rounds, cost[j] is the number of positions of the examples of the first j lengths, in n buckets. bucket[j,
-    i] is the number of positions of the examples of the lengths from i to j, in one bucket.
+    Both arrays count positions. After n rounds, cost[j] is for the examples of the first j lengths in n buckets. The
+    entry bucket[j, i] is for the examples of the lengths from i to j in one bucket.
     """
     before = np.concatenate([[0], np.cumsum(examples)])
     bucket = (before[:, None] - before) * np.concatenate([[0], lengths])[:, None]

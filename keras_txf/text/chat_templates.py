@@ -106,8 +106,8 @@ class ChatTemplate:
         """Renders a conversation, and returns the spans of the assistant's answers in the text.
 
         Answers are the blocks of `{% generation %}` in a template. Without such blocks an answer begins at the end of
-        the messages before it, rendered with `add_generation_prompt`, and ends at the end of the messages up to it.
-        Such a template must render earlier messages alike when later messages follow.
+        the messages before it, rendered with `add_generation_prompt`. The answer ends at the end of the messages up to
+        it. Such a template must render earlier messages alike when later messages follow.
 
         Args:
             messages: list of dicts, see `render`.

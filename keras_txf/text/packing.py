@@ -39,9 +39,9 @@ def pack(dataset: Any, length: int | dict[str, int], window: int = 1024, pad_id:
         `counted` tells `fit` the number of rows.
 
     Raises:
-        ValueError: elements that are not examples, ids that are not integers, lengths of other inputs. When the data
-            set reads an example, it raises `tf.errors.InvalidArgumentError` for an id that is negative or not below
-            2**31, an example longer than a row, targets of another length than their input, or a label without a token.
+        ValueError: elements that are not examples, ids that are not integers, lengths of other inputs. The data set
+            raises `tf.errors.InvalidArgumentError` when it reads an id that is negative or not below 2**31; an example
+            longer than a row; targets of another length than their input; a label without a token.
 
     Reference:
         [Efficient Sequence Packing without Cross-contamination](https://arxiv.org/abs/2107.02027).

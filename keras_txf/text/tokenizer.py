@@ -58,7 +58,7 @@ class Tokenizer(keras.layers.Layer):
     """The base of every tokenizer. A subclass implements `_encode`, texts to ids, and `_decode`, ids to texts.
 
     A tokenizer is a layer: call it on strings, map a `tf.data.Dataset` with it, or make it the first layer of a
-    functional model on TensorFlow, whose files then hold the vocabulary.
+    functional model on TensorFlow. The model's files then hold the vocabulary.
 
     Args:
         vocabulary: list of str, every token in the order of the ids.
@@ -170,8 +170,7 @@ class Tokenizer(keras.layers.Layer):
     def tokenize_with_offsets(self, texts: Sequence[str]) -> list:
         """Converts texts to ids, and to the offsets of the tokens in the texts.
 
-        Use it to find the tokens of a part of a text, such as an answer or a name, or the part of a text for some
-        tokens.
+        Use it to find the tokens of a part of a text, such as an answer or a name, or the text of some tokens.
 
         Args:
             texts: list of N strings.
