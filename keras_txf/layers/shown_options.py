@@ -1,9 +1,11 @@
-"""Functions that take the options of a table, and show them: in `help`, in an editor and in the docstring.
+"""Functions and constructors that take the options of a table, and show them in `help`, in an editor and in docstrings.
 
 A function that ends in `**options: Unpack[Table]` and has the decorator `shows_options` takes the options of the table
-by name, with their defaults. The docstring lists the meanings in place of its line `{options}`. With `shows_overrides`
-the options have no defaults of the function's own: it passes on those that the caller gives. With `shows_defaults` it
-passes on those too, and shows the defaults of the class that takes them.
+by name, with their defaults. The line `{options}` of its docstring becomes a list of the meanings. With
+`shows_overrides` the options have no defaults: the function passes on the options that the caller gives. With
+`shows_defaults` it passes on these options too, and shows the defaults of the class that takes them.
+
+A layer shows the options of its constructor by `show_constructor`, and takes them by `take_options`.
 """
 
 import functools

@@ -63,7 +63,7 @@ class Answers:
             indices = order[start : start + batch_size]
             rows_of_ids = self._generate([rows[i] for i in indices], padded=False)
             for index, ids in zip(indices, rows_of_ids):
-                read = (self.starts + len(rows[index])) * self.continues
+                read = self.starts + len(rows[index]) if self.continues else 0
                 answers[index] = self._write(list(ids[read:]), rows[index])
         return unpack(answers)
 
@@ -158,7 +158,7 @@ def template_of(value, tokenizer):
             raise bad_argument("chat_template", "be the result of `get_config` if it is a dict", value) from error
     if not isinstance(value, str):
         raise bad_argument("chat_template", "be a txf.text.ChatTemplate, a Jinja template or None", value)
-    tokens = {"bos_token": [*tokenizer.start, None][0], "eos_token": [*tokenizer.end, None][0],
+    tokens = {"bos_token": next(iter(tokenizer.start), None), "eos_token": next(iter(tokenizer.end), None),
               "pad_token": tokenizer.pad_token, "unk_token": tokenizer.unk_token}  # fmt: skip
     return ChatTemplate(value, {name: token for name, token in tokens.items() if token is not None})
 

@@ -189,7 +189,7 @@ def _quoted(names):
 
 
 def _read(argument, path, columns):
-    known = sorted([*SEPARATED, ".parquet", ".jsonl", *[".txt"] * (len(columns) == 1)])
+    known = sorted([*SEPARATED, ".parquet", ".jsonl"] + ([".txt"] if len(columns) == 1 else []))
     suffix, shown = path.suffix.lower(), str(path)
     if path.is_dir():
         raise ValueError(

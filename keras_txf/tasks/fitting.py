@@ -75,10 +75,10 @@ class Batches(keras.utils.PyDataset):
         parts = [order[start : start + window] for start in range(0, len(order), window)]
         parts = [part[np.argsort(lengths[part], kind="stable")] for part in parts]
         batches = [part[i : i + self.batch_size] for part in parts for i in range(0, len(part), self.batch_size)]
-        if self.shuffle:
+        if self.shuffle and batches:
             batches = [batches[i] for i in self.random.permutation(len(batches))]
-            shortest = min(range(len(batches)), key=lambda place: lengths[batches[place][-1]], default=0)
-            batches[:1], batches[shortest : shortest + 1] = batches[shortest : shortest + 1], batches[:1]
+            shortest = min(range(len(batches)), key=lambda i: lengths[batches[i][-1]])
+            batches[0], batches[shortest] = batches[shortest], batches[0]
         self.batches = batches
 
 
@@ -114,9 +114,9 @@ def in_batches(function, examples, padding, batch_size, limit, verbose=1):
         return []
     batches = Batches(lambda: examples, padding, batch_size, limit)
     answers = [None] * len(examples)
-    for index, places in enumerate(batch_bar(batches.batches, verbose)):
-        for place, answer in zip(places, function(batches[index])):
-            answers[place] = answer
+    for index, rows in enumerate(batch_bar(batches.batches, verbose)):
+        for row, answer in zip(rows, function(batches[index])):
+            answers[row] = answer
     return answers
 
 
@@ -233,8 +233,8 @@ def columns_of(data, names):
     if len(data) > len(names):
         must = f"be a tuple of {list(names)} at most, without weights"
         raise ValueError(f"`validation_data` must {must}; received {len(data)} parts.")
-    first, *others = [*(data or [[]]), *[None] * (len(names) - len(data))]
-    return first, others
+    missing = len(names) - len(data)
+    return (data[0] if data else []), [*data[1:], *[None] * missing]
 
 
 def class_weights(class_weight, labels, targets):

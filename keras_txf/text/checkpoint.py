@@ -303,8 +303,8 @@ def byte_pair_definition(vocabulary, merges, config, defaults):
             (sep, kernel.token_to_id(sep)), (cls, kernel.token_to_id(cls)), True, prefix_space
         )
     else:
-        start = [named["bos_token"]] * bool(config.get("add_bos_token"))
-        surround(kernel, start, [named["eos_token"]] * bool(config.get("add_eos_token")))
+        start = [named["bos_token"]] if config.get("add_bos_token") else []
+        surround(kernel, start, [named["eos_token"]] if config.get("add_eos_token") else [])
     return kernel.to_str()
 
 

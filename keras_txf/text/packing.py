@@ -111,12 +111,12 @@ def first_fit(sizes, lengths):
     sizes = checked(sizes, tf.reduce_all(sizes <= room, axis=1), message)
     count = tf.shape(sizes)[0]
 
-    def place(index, room, rows):
+    def put(index, room, rows):
         row = tf.argmax(tf.reduce_all(room >= sizes[index], axis=1))
         return index + 1, tf.tensor_scatter_nd_sub(room, row[None, None], sizes[index][None]), rows.write(index, row)
 
     start = (0, tf.repeat(room[None], count, axis=0), tf.TensorArray(tf.int64, count))
-    *_, rows = tf.while_loop(lambda index, *_: index < count, place, start)
+    *_, rows = tf.while_loop(lambda index, *_: index < count, put, start)
     rows = rows.stack()
     return tf.argsort(rows, stable=True), tf.math.bincount(rows, dtype=tf.int64)
 

@@ -81,9 +81,9 @@ def check_characters(rules):
     if not size or size % 1024 or 4 * len(units) != size or not texts.endswith(b"\0"):
         raise ValueError
     texts.decode()  # raises if a normalised text is not UTF-8
-    places = np.flatnonzero(units < 1 << 31)  # the other units are values
-    nodes = units[places]
-    children = places ^ (nodes >> 10 << ((nodes & 1 << 9) >> 6))
+    indices = np.flatnonzero(units < 1 << 31)  # the other units are values
+    nodes = units[indices]
+    children = indices ^ (nodes >> 10 << ((nodes & 1 << 9) >> 6))
     if (children >= len(units)).any():  # the children of all next bytes lie in one block of 256
         raise ValueError
     values = units[children[nodes & 1 << 8 > 0]] & (1 << 31) - 1

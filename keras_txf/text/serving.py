@@ -128,7 +128,7 @@ def completer(model, tokenizer, seed=None, start_id=None, **options):
     options = stop_option(tokenizer, options) | options
     tokenizer = tokenizer.from_config({**tokenizer.get_config(), "end": []})
     most = tokenizer._max_length
-    longest = most and most + len(start_ids)
+    longest = None if most is None else most + len(start_ids)
     generate = model.make_generate_function(**options, longest_prompt=longest)
     seed, each = _seed(seed), options.get("num_return_sequences")
 
