@@ -36,6 +36,7 @@ class MaskedLanguageModel(Task):
     """
 
     renews = True
+    _options = ("mask_token",)
 
     def __init__(
         self,
@@ -135,9 +136,6 @@ class MaskedLanguageModel(Task):
             best = np.argsort(-scores, kind="stable")[:k]
             predictions.append([(self.tokenizer.id_to_token(int(i)), float(scores[i])) for i in best])
         return unpack(predictions)
-
-    def get_config(self) -> dict[str, Any]:
-        return {"mask_token": self.mask_token, **super().get_config()}
 
     def _examples(self, values):
         ids = text.token_ids(values[0], self.tokenizer, self.max_length).cache()

@@ -46,6 +46,7 @@ class PairClassifier(Classifier):
     """
 
     columns = {"first": "first", "second": "second", "labels": "label"}
+    _options = ("labels", "separator")
 
     def __init__(
         self,
@@ -206,9 +207,6 @@ class PairClassifier(Classifier):
         if not self._token_types:
             return pad(rows, value=padding)
         return {name: pad([row[name] for row in rows], value=value) for name, value in padding.items()}
-
-    def get_config(self) -> dict[str, Any]:
-        return {"labels": self.labels, "separator": self.separator, **super().get_config()}
 
     def _pairs(self, first, second):
         """Returns the model's inputs for each pair, as `sentence_pairs` makes them."""

@@ -62,6 +62,7 @@ class QuestionAnswerer(Task):
     """
 
     columns = {"questions": "question", "contexts": "context", "answers": "answers"}
+    _options = ("separator", "overlap", "max_answer_length", "null_threshold")
 
     def __init__(
         self,
@@ -204,10 +205,6 @@ class QuestionAnswerer(Task):
     ) -> dict[str, float]:
         """Returns the losses, exact match and F1 on answered questions, see `fit`."""
         return self._evaluate(questions, [contexts, answers], columns, batch_size)
-
-    def get_config(self) -> dict[str, Any]:
-        names = ("separator", "overlap", "max_answer_length", "null_threshold")
-        return {**{name: getattr(self, name) for name in names}, **super().get_config()}
 
     def _windows(self):
         separator = separator_tokens(self.tokenizer, self.separator)

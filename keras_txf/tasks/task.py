@@ -43,6 +43,7 @@ class Task:
 
     columns = {"texts": "text"}  # name of an argument of `fit` -> name of the column in a table
     renews = False  # whether each epoch has new examples
+    _options = ()  # further arguments of the constructor, which are attributes
     labels = None  # list of the labels, for a task with labels
     _metrics = "metrics"  # argument of Keras' `compile`
     _token_types = False  # whether the model has the input `token_type_ids`
@@ -111,7 +112,7 @@ class Task:
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor except model and tokenizer, as JSON's types."""
-        return {"max_length": self.max_length, "learning_rate": self.learning_rate}
+        return {name: getattr(self, name) for name in (*self._options, "max_length", "learning_rate")}
 
     @classmethod
     def from_checkpoint(cls, path: Path) -> Self:

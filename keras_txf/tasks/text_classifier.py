@@ -82,6 +82,7 @@ class TextClassifier(Classifier):
     """
 
     columns = {"texts": "text", "labels": "label"}
+    _options = ("labels", "problem_type")
 
     def __init__(
         self,
@@ -213,9 +214,6 @@ class TextClassifier(Classifier):
         See `txf.text.export`.
         """
         self._export(folder, overwrite, multi_label=self.problem_type == "multi_label_classification")
-
-    def get_config(self) -> dict[str, Any]:
-        return {"labels": self.labels, "problem_type": self.problem_type, **super().get_config()}
 
     def _examples(self, values):
         return self._problem.examples(*values, self.tokenizer, self.labels, self.max_length)

@@ -45,6 +45,7 @@ class TextEmbedder(Task):
     """
 
     columns = {"anchors": "anchor", "positives": "positive"}
+    _options = ("temperature",)
 
     def __init__(
         self,
@@ -224,9 +225,6 @@ class TextEmbedder(Task):
                 f"pad_id={self._pad_id()}."
             )
         self._export(folder, overwrite)
-
-    def get_config(self) -> dict[str, Any]:
-        return {"temperature": self.temperature, **super().get_config()}
 
     def _pad_id(self):
         """Returns the padding that the model masks, else the tokenizer's."""

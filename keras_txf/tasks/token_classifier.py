@@ -52,6 +52,7 @@ class TokenClassifier(Task):
     """
 
     columns = {"words": "words", "tags": "tags"}
+    _options = ("labels", "label_all_tokens")
 
     def __init__(
         self,
@@ -201,9 +202,6 @@ class TokenClassifier(Task):
     def export(self, folder: Path, overwrite: bool = False) -> None:
         """Writes a SavedModel from strings to words, tags and scores, see `txf.text.export`."""
         self._export(folder, overwrite)
-
-    def get_config(self) -> dict[str, Any]:
-        return {"labels": self.labels, "label_all_tokens": self.label_all_tokens, **super().get_config()}
 
     def _makes_entities(self):
         return all(label == "O" or label[:2] in ("B-", "I-", "E-", "S-") for label in self.labels)
