@@ -43,7 +43,8 @@ def pair_format(folder, options):
     """Returns the options of `checkpoints.load`, with the checkpoint's token types, and the separator or None.
 
     Args:
-        folder: folder of the checkpoint. options: the caller's options.
+        folder: folder of the checkpoint.
+        options: the caller's options.
     """
     config, values = read_tokenizer_config(folder), read_json(file_of(folder, "config.json"))
     name = (config.get("tokenizer_class") or "").removesuffix("Fast")

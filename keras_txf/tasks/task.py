@@ -68,7 +68,8 @@ class Task:
         """Compiles the model with your own optimizer, loss or metrics, which `fit` then keeps.
 
         Args:
-            optimizer: a Keras optimizer. loss, metrics: Keras losses and metrics; default the task's own.
+            optimizer: a Keras optimizer.
+            loss, metrics: Keras losses and metrics; default the task's own.
             {options}
 
         Raises:

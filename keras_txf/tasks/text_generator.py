@@ -173,8 +173,10 @@ class TextGenerator(Task):
             verbose: 0 shows no progress bar, 1 a bar from ten batches on, "auto" a bar in a terminal after a second.
             {options}
 
-        The options are further options of the model's `generate`, with its defaults.  Returns: The answer to a text, or
-        a list of answers, without special tokens.
+        The options are further options of the model's `generate`, with its defaults.
+
+        Returns:
+            The answer to a text, or a list of answers, without special tokens.
 
         Raises:
             ValueError: a text without a token, options that do not go together.

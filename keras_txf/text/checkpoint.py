@@ -312,7 +312,8 @@ def xlm_roberta_definition(path, model, config):
     """Returns the `tokenizer.json` of a SentencePiece model, with the first tokens and the mask of XLM-R.
 
     Args:
-        path: path of the file. model: `Model` of the file.
+        path: path of the file.
+        model: `Model` of the file.
         config: values of `tokenizer_config.json`.
     """
     named = {name: folder_files.content(config.get(name, default)) for name, default in ROBERTA.items()}
