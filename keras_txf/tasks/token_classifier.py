@@ -69,7 +69,7 @@ class TokenClassifier(Task):
         logits = logits_of(self.model)
         if len(logits.shape) != 3 or len(self.labels) != logits.shape[-1]:
             must = f"be one for each class of a model with logits (B, T, C), {logits.shape}"
-            raise bad_argument("labels", must, self.labels)
+            raise bad_argument("labels", must, len(self.labels))
         self._windows = WordWindows(self.tokenizer, self.max_length)
 
     @classmethod

@@ -169,7 +169,7 @@ def limit(tokenizer, max_length, added=None, texts=1):
     added = len(tokenizer.start) + len(tokenizer.end) if added is None else added
     max_length = tokenizer._max_length if max_length is None else checks.size("max_length", max_length)
     if max_length is not None and max_length < added + texts:
-        must = f"leave room for {added} special tokens and a token of each text"
+        must = f"leave room for a token of each text next to {added} special tokens"
         raise bad_argument("max_length", must, max_length)
     return max_length
 

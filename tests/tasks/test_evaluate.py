@@ -28,7 +28,7 @@ def stepwise(task):
 
 
 def softmax(logits):
-    logits = np.asarray(logits, "float64")
+    logits = keras.ops.convert_to_numpy(logits).astype("float64")
     return np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
 
 
