@@ -1,6 +1,7 @@
 """Checks of values: numbers, strings, paths, choices."""
 
 import difflib
+import functools
 import inspect
 import numbers
 import os
@@ -189,6 +190,11 @@ def hashable(name, value):
 
 def optional(check, name, value, *more):
     return None if value is None else check(name, value, *more)
+
+
+def or_none(check):
+    """A check of a value that may be None."""
+    return functools.partial(optional, check)
 
 
 def one_of(name, value, choices):

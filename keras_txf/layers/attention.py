@@ -81,8 +81,6 @@ class MultiHeadSelfAttention(Layer):
         own = take_options(MultiHeadSelfAttention, options)
         super().__init__(**options)
         set_attention_options(self, num_heads, own)
-        self.causal = checks.boolean("causal", self.causal)
-        self.window = checks.optional(checks.size, "window", self.window)
         self.position = revive(self.position)
         self.position_layer = make_position(self.position, self.num_heads, self.causal, self.dtype_policy)
 
@@ -228,7 +226,6 @@ class CrossAttention(Layer):
         own = take_options(CrossAttention, options)
         super().__init__(**options)
         set_attention_options(self, num_heads, own)
-        self.causal = checks.boolean("causal", self.causal)
 
     def build(self, inputs_shape, context_shape=None):
         check_context(context_shape)

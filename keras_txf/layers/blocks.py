@@ -3,7 +3,6 @@
 import functools
 from typing import Unpack
 
-from keras_txf import checks
 from keras_txf.layers.base import Layer, call_on_symbols
 from keras_txf.layers.multi_head import check_attention_mask
 from keras_txf.layers.option_tables import DecoderBlockOptions, EncoderBlockOptions
@@ -51,7 +50,6 @@ class EncoderBlock(Layer):
         own = take_options(EncoderBlock, options)
         super().__init__(**options)
         set_options(self, num_heads, own)
-        self.causal = checks.boolean("causal", self.causal)
         add_sublayers(self, self.causal)
 
     def build(self, inputs_shape):

@@ -11,41 +11,26 @@ from keras_txf.layers.base import Layer
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.projections import make_projection
-from keras_txf.layers.serialization import get_initializer, register
+from keras_txf.layers.serialization import register
 from keras_txf.ops.attention import WeightDropout, attention
 from keras_txf.ops.masks import ATTENTION_MASKS
 from keras_txf.ops.tensors import batch_size, widen
 
 
 def set_attention_options(layer, num_heads, options):
-    """Keeps the options under their names, and checks those that both attentions have."""
-    for name, value in {"num_heads": num_heads, **options}.items():
+    """Keeps the options under their names; raises ValueError if two of them do not go together."""
+    for name, value in options.items():
         setattr(layer, name, value)
     layer.num_heads = checks.size("num_heads", num_heads)
-    layer.head_dim = checks.optional(checks.size, "head_dim", layer.head_dim)
-    layer.num_key_value_heads = checks.optional(checks.size, "num_key_value_heads", layer.num_key_value_heads)
     if layer.num_key_value_heads is not None:
         checks.divides("num_key_value_heads", layer.num_key_value_heads, "num_heads", layer.num_heads)
-    checks.rate("dropout", layer.dropout)
-    checks.boolean("use_bias", layer.use_bias)
-    checks.optional(checks.boolean, "output_bias", layer.output_bias)
-    checks.optional(checks.boolean, "key_bias", layer.key_bias)
-    checks.boolean("output_projection", layer.output_projection)
-    check_output_bias("output_bias", layer.output_bias, layer.output_projection)
     checks.one_of("qk_norm", layer.qk_norm, QK_NORMS)
-    checks.boolean("sinks", layer.sinks)
-    layer.norm_epsilon = checks.positive_number("norm_epsilon", layer.norm_epsilon)
-    layer.logit_soft_cap = checks.optional(checks.positive_number, "logit_soft_cap", layer.logit_soft_cap)
-    layer.scale = checks.optional(checks.positive_number, "scale", layer.scale)
-    layer.kernel_initializer = get_initializer("kernel_initializer", layer.kernel_initializer)
-    layer.supports_masking = True
-
-
-def check_output_bias(name, bias, output_projection):
-    if bias is not None and not output_projection:
+    if layer.output_bias is not None and not layer.output_projection:
         raise ValueError(
-            f"`{name}` must be None where output_projection=False: no projection would have it; received {bias}."
+            "`output_bias` must be None where output_projection=False: no projection would have it; received "
+            f"{layer.output_bias}."
         )
+    layer.supports_masking = True
 
 
 def build_projections(layer, inputs_shape, context_shape):

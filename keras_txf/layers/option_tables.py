@@ -1,4 +1,4 @@
-"""The options that layers and builders share: type, default and meaning of each, said once.
+"""The options that layers and builders share: type, default, meaning and check of each, said once.
 
 `shown_options.py` has constructors and builders take them, and `help` and editors show them.
 """
@@ -6,6 +6,10 @@
 import typing
 from collections.abc import Sequence
 from typing import Annotated, Any, TypedDict
+
+from keras_txf import checks
+from keras_txf.checks import or_none
+from keras_txf.layers.serialization import get_initializer
 
 Norm = Any  # "layer", "rms", "rms_zero_centered" or a Keras layer
 Value = typing.TypeVar("Value")
@@ -31,17 +35,21 @@ class WidthOptions(TypedDict, total=False):
 class HeadOptions(TypedDict, total=False):
     """Options of every attention, by itself or in a block."""
 
-    head_dim: Annotated[Each[int | None], None, "width H of a head; default D / N, which must then be whole."]
+    head_dim: Annotated[
+        Each[int | None], None, "width H of a head; default D / N, which must then be whole.", or_none(checks.size)
+    ]
     num_key_value_heads: Annotated[
         Each[int | None],
         None,
         "number K of key-value heads, a divisor of N: 1 is multi-query, between is grouped-query attention. Default N.",
+        or_none(checks.size),
     ]
     kernel_initializer: Annotated[
         Any,
         "glorot_uniform",
         "of every projection. With one seed projections still begin differently: the names of layer and projection "
         "count.",
+        get_initializer,
     ]
 
 
@@ -49,7 +57,10 @@ class PlaceOptions(TypedDict, total=False):
     """Options of self-attention, by itself or in a block."""
 
     window: Annotated[
-        Each[int | None], None, "how many tokens a token attends to on each side, itself included: |t - s| < window."
+        Each[int | None],
+        None,
+        "how many tokens a token attends to on each side, itself included: |t - s| < window.",
+        or_none(checks.size),
     ]
     position: Annotated[
         Any,
@@ -60,20 +71,23 @@ class PlaceOptions(TypedDict, total=False):
 
 
 class CausalOptions(TypedDict, total=False):
-    causal: Annotated[Each[bool], False, "whether a token attends only to itself and what came before."]
+    causal: Annotated[Each[bool], False, "whether a token attends only to itself and what came before.", checks.boolean]
 
 
 class AttentionOptions(HeadOptions, LayerOptions, total=False):
     """Options of both attention layers."""
 
-    dropout: Annotated[float, 0.0, "rate on the attention weights."]
-    use_bias: Annotated[bool, True, "whether the projections have a bias."]
-    output_bias: Annotated[bool | None, None, "whether the output projection has a bias; default `use_bias`."]
+    dropout: Annotated[float, 0.0, "rate on the attention weights.", checks.rate]
+    use_bias: Annotated[bool, True, "whether the projections have a bias.", checks.boolean]
+    output_bias: Annotated[
+        bool | None, None, "whether the output projection has a bias; default `use_bias`.", or_none(checks.boolean)
+    ]
     key_bias: Annotated[
         bool | None,
         None,
         "whether the projection of the keys has a bias; default `use_bias`. BEiT and Whisper have none: the bias adds "
         "the same to all logits of a query.",
+        or_none(checks.boolean),
     ]
     qk_norm: Annotated[
         bool | str,
@@ -83,20 +97,29 @@ class AttentionOptions(HeadOptions, LayerOptions, total=False):
         '(OLMo 2). Or through a layer norm head by head: "layer" (Phi), or "layer_per_head", with factors of each '
         "head's own and without bias (StableLM 2 12B, Command R+).",
     ]
-    norm_epsilon: Annotated[float, 1e-6, "of the norms of `qk_norm`."]
-    logit_soft_cap: Annotated[float | None, None, "c bends the logits of attention to c · tanh(logits / c) (Gemma 2)."]
-    scale: Annotated[float | None, None, "factor on the logits of attention; default 1 / sqrt(H)."]
+    norm_epsilon: Annotated[float, 1e-6, "of the norms of `qk_norm`.", checks.positive_number]
+    logit_soft_cap: Annotated[
+        float | None,
+        None,
+        "c bends the logits of attention to c · tanh(logits / c) (Gemma 2).",
+        or_none(checks.positive_number),
+    ]
+    scale: Annotated[
+        float | None, None, "factor on the logits of attention; default 1 / sqrt(H).", or_none(checks.positive_number)
+    ]
     sinks: Annotated[
         bool,
         False,
         "whether each head has a learned logit next to the logits of the keys, to which a query may give weight "
         "instead of to a key (gpt-oss). The logit is 0 at first.",
+        checks.boolean,
     ]
     output_projection: Annotated[
         bool,
         True,
         "whether the output projection W^O follows the heads. The paper's attention is Concat(heads) W^O; with False "
         "the heads are concatenated alone, (B, T, N * H), as in graph attention networks.",
+        checks.boolean,
     ]
 
 
@@ -112,6 +135,7 @@ class CrossAttentionOptions(AttentionOptions, total=False):
         False,
         "whether a token attends only to the context's vectors up to its own place. The context is then made of the "
         "same tokens, such as the output of an earlier layer (YOCO).",
+        checks.boolean,
     ]
 
 
@@ -126,7 +150,7 @@ class BlockOptions(WidthOptions, HeadOptions, PlaceOptions, total=False):
     gated: Annotated[
         Each[bool], False, 'whether a second projection gates the first: SwiGLU with "silu", GEGLU with "gelu".'
     ]
-    use_bias: Annotated[Each[bool], True, "whether projections and layer norms have a bias."]
+    use_bias: Annotated[Each[bool], True, "whether projections and layer norms have a bias.", checks.boolean]
     norm: Annotated[
         Norm,
         "layer",
@@ -147,8 +171,8 @@ class BlockOptions(WidthOptions, HeadOptions, PlaceOptions, total=False):
         'one norm for all, which needs the norms "pre" (GPT-J, Phi, Cohere). Or a `Residual`, for stochastic depth, '
         "layer scale or a factor.",
     ]
-    norm_epsilon: Annotated[Each[float], 1e-5, "of every norm."]
-    dropout: Annotated[Each[float], 0.1, "rate on what each sublayer adds to the residual stream."]
+    norm_epsilon: Annotated[Each[float], 1e-5, "of every norm.", checks.positive_number]
+    dropout: Annotated[Each[float], 0.1, "rate on what each sublayer adds to the residual stream.", checks.rate]
     attention: Annotated[
         Any, None,
         "a layer instead of the self-attention, such as a `MultiHeadSelfAttention` with options that a block does not "

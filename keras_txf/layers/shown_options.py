@@ -58,11 +58,13 @@ def show_constructor(cls):
 
 
 def take_options(cls, options):
-    """Removes the options of a class's table from keyword arguments, and returns them, with defaults for missing ones.
+    """Removes the options of a class's table from keyword arguments, and returns them, checked and with defaults.
 
     The arguments of Keras' own layers stay.
     """
-    return {name: options.pop(name, default) for name, default in _defaults(option_table(cls.__init__)).items()}
+    defaults = _defaults(option_table(cls.__init__))
+    own = {name: options.pop(name, default) for name, default in defaults.items()}
+    return checked(_options_hint(cls.__init__), own)
 
 
 def shows_overrides(thing: Thing) -> Thing:
@@ -110,7 +112,7 @@ def _options_hint(function):
 
 def take(table, options):
     """Takes the options of a table out of others."""
-    return {name: options.pop(name) for name in fields(table)}
+    return checked(table, {name: options.pop(name) for name in fields(table)})
 
 
 def meaning(table, name):
@@ -131,10 +133,24 @@ def _defaults(fields_of_table):
 def fields(table):
     """The options of a table: (type, default, meaning) by name."""
     return {
-        name: (hint.__origin__, *hint.__metadata__)
+        name: (hint.__origin__, *hint.__metadata__[:2])
         for name, hint in typing.get_type_hints(table, include_extras=True).items()
         if hasattr(hint, "__metadata__")  # not those of `LayerOptions`, which Keras takes
     }
+
+
+@functools.cache
+def value_checks(table):
+    """The check of a single value that a row of a table ends in, by name: check(name, value) -> the value."""
+    hints = typing.get_type_hints(table, include_extras=True)
+    rows = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    return {name: row[2] for name, row in rows.items() if len(row) > 2}
+
+
+def checked(table, options):
+    """Options after the checks of their rows, which raise a ValueError that names the option."""
+    known = value_checks(table)
+    return {name: known[name](name, value) if name in known else value for name, value in options.items()}
 
 
 def _signature(function, table, defaults, rest=()):

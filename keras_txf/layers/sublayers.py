@@ -9,7 +9,7 @@ from keras_txf.layers.norms import check_norm
 from keras_txf.layers.option_tables import DecoderBlockOptions, EncoderBlockOptions
 from keras_txf.layers.parts import Pattern, build_part, check_width, is_layer, output_shape, refuse_replaced, take_layer
 from keras_txf.layers.residual import PLACEMENTS, as_residual
-from keras_txf.layers.serialization import get_initializer, inherit, revive
+from keras_txf.layers.serialization import inherit, revive
 from keras_txf.layers.shown_options import default_options
 
 DEFAULTS = {"num_heads": None, **default_options(EncoderBlockOptions), **default_options(DecoderBlockOptions)}
@@ -37,10 +37,7 @@ def set_options(block, num_heads, options):
         elif name not in given:
             setattr(block, name, value)
     block.position = revive(block.position)
-    block.kernel_initializer = get_initializer("kernel_initializer", block.kernel_initializer)
     checks.one_of("norm_placement", block.norm_placement, PLACEMENTS)
-    checks.boolean("use_bias", block.use_bias)
-    checks.rate("dropout", block.dropout)
     block.residual = revive(block.residual)
     block.stream = as_residual(block.residual)
     block.supports_masking = True

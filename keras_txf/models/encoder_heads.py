@@ -60,7 +60,6 @@ def encoder_classifier(
     """
     checks.size("num_classes", num_classes)
     head = take(SequenceHeadOptions, options)
-    checks.boolean("logit_bias", head["logit_bias"])
     sizes = stack.Sizes(num_layers, dim, num_heads)
     inputs, result, _, options = encode(
         "encoder_classifier", vocab_size, sizes, options, token_type_ids=token_type_ids, scores=return_attention_scores
@@ -217,7 +216,7 @@ def masked_language_model(
     (1, 4, 100)
     """
     head = take(MaskedHeadOptions, options)
-    adjustment = LogitAdjustment(use_bias=True) if checks.boolean("logit_bias", head["logit_bias"]) else None
+    adjustment = LogitAdjustment(use_bias=True) if head["logit_bias"] else None
     make_logits = Logits(head["tie_embeddings"], adjustment)
     make_logits.check(options.get("embedding"))
     sizes = stack.Sizes(num_layers, dim, num_heads)

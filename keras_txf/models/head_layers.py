@@ -61,7 +61,7 @@ def class_logits(x, num_classes, width, head, dtype):
         dtype: dtype policy of all layers.
     """
     x = apply_head(x, head["head"], width, dtype)
-    if checks.rate("head_dropout", head["head_dropout"]):
+    if head["head_dropout"]:
         x = Dropout(head["head_dropout"], dtype=dtype, name="head_dropout")(x)
     return Projection(num_classes, use_bias=head.get("logit_bias", True), dtype=dtype, name="logits")(x)
 
@@ -83,7 +83,6 @@ class Logits:
 
     def check(self, embedding):
         """Raises ValueError for what does not go with a builder's `embedding`."""
-        checks.boolean("tie_embeddings", self.tie_embeddings)
         if self.logit_adjustment is not None and not isinstance(self.logit_adjustment, LogitAdjustment):
             raise ValueError(
                 f"`logit_adjustment` must be None or a LogitAdjustment; received {short_repr(self.logit_adjustment)}."

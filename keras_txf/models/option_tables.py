@@ -4,6 +4,8 @@ from typing import Annotated, Any, TypedDict
 
 import keras
 
+from keras_txf import checks
+from keras_txf.checks import or_none
 from keras_txf.layers.option_tables import BlockOptions, CausalOptions, Each
 
 
@@ -16,11 +18,17 @@ class StackOptions(TypedDict, total=False):
         "number of distinct blocks: each stands at several places, one after the other, with the same weights: 4 "
         "layers of 2 blocks are A A B B (ALBERT has 1). Default `num_layers`: no block is shared. A list of values for "
         "each block then has so many.",
+        or_none(checks.size),
     ]
     final_norm: Annotated[
-        bool | None, None, 'whether a norm follows the last block; default: unless the norms are "post".'
+        bool | None,
+        None,
+        'whether a norm follows the last block; default: unless the norms are "post".',
+        or_none(checks.boolean),
     ]
-    embedding_norm: Annotated[bool, False, "whether a norm follows the embedding, as in BERT and CLIP's image encoder."]
+    embedding_norm: Annotated[
+        bool, False, "whether a norm follows the embedding, as in BERT and CLIP's image encoder.", checks.boolean
+    ]
     dtype: Annotated[Any, None, "dtype policy of all layers; default Keras' own."]
 
 
@@ -34,7 +42,10 @@ class PositionedEmbeddingOptions(StackOptions, total=False):
         'not trained), or None. "auto" is the paper\'s, or None where `position` has attention see to it.',
     ]  # fmt: skip
     scale_embedding: Annotated[
-        bool | float, True, "whether token embeddings are multiplied by sqrt(dim), as in the paper; or another factor."
+        bool | float,
+        True,
+        "whether token embeddings are multiplied by sqrt(dim), as in the paper; or another factor.",
+        checks.switch_or_factor,
     ]
 
 
@@ -89,7 +100,7 @@ class ClassHeadOptions(TypedDict, total=False):
         'what stands before the logits: the activation of a Dense layer of width `dim`, "tanh" in BERT, or a layer, of '
         "which the model gets a copy. Default: nothing.",
     ]
-    head_dropout: Annotated[float, 0.0, "rate on what the logits are made of."]
+    head_dropout: Annotated[float, 0.0, "rate on what the logits are made of.", checks.rate]
 
 
 class SequenceHeadOptions(ClassHeadOptions, total=False):
@@ -101,7 +112,7 @@ class SequenceHeadOptions(ClassHeadOptions, total=False):
         'how a sequence becomes one vector: "mean", "first", "last" or another `kind` of `Pooling`; or a layer, called '
         "on (B, T, D) and, if it takes it, `mask`, of which the model gets a copy.",
     ]
-    logit_bias: Annotated[bool, True, "whether each class has a bias."]
+    logit_bias: Annotated[bool, True, "whether each class has a bias.", checks.boolean]
 
 
 class MaskedHeadOptions(TypedDict, total=False):
@@ -114,16 +125,19 @@ class MaskedHeadOptions(TypedDict, total=False):
         "follows, or a layer, of which the model gets a copy. None: nothing (EuroBERT).",
     ]
     tie_embeddings: Annotated[
-        bool, True, "whether the logits use the transposed embedding or a Dense layer of their own."
+        bool, True, "whether the logits use the transposed embedding or a Dense layer of their own.", checks.boolean
     ]
-    logit_bias: Annotated[bool, True, "whether each token of the vocabulary has a bias."]
+    logit_bias: Annotated[bool, True, "whether each token of the vocabulary has a bias.", checks.boolean]
 
 
 class LogitOptions(TypedDict, total=False):
     """Options of what makes the logits of the next token."""
 
     tie_embeddings: Annotated[
-        bool, True, "whether the logits use the transposed embedding (the paper does) or a Dense layer of their own."
+        bool,
+        True,
+        "whether the logits use the transposed embedding (the paper does) or a Dense layer of their own.",
+        checks.boolean,
     ]
     logit_adjustment: Annotated[
         keras.layers.Layer | None,

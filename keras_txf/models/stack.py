@@ -15,7 +15,7 @@ from keras_txf.layers.parts import OPTIONS, copy_layer, set_policy
 from keras_txf.layers.projections import Projection
 from keras_txf.layers.residual import as_residual
 from keras_txf.layers.serialization import option_names
-from keras_txf.layers.shown_options import ARGUMENTS, default_options
+from keras_txf.layers.shown_options import ARGUMENTS, checked, default_options
 from keras_txf.models import embeddings
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.embeddings import EMBEDDING_OPTIONS, given
@@ -57,20 +57,20 @@ def sort_options(builder, block_class, options, table, embedding_options=EMBEDDI
     checks.known_names(f"an option of {builder}", options, defaults, ARGUMENTS.get(builder, ()))
     options = without_replaced(options, defaults)
     block_names = set(option_names(block_class)) & defaults.keys()
-    if "scale_embedding" in options:
-        checks.switch_or_factor("scale_embedding", options["scale_embedding"])
+    # A list has a value for each block, which checks it.
+    options |= checked(table, {name: value for name, value in options.items() if name not in block_names})
     block = {name: options[name] for name in block_names & options.keys()}
     layer = options.get("embedding")
     chosen = {name: value for name, value in options.items() if value != defaults.get(name, value)}
     embeddings.check_embedding(layer, chosen, embedding_options)
     embedding = {ours: options[name] for name, ours in embedding_options.items() if name in options}
     embedding["position_encoding"] = resolve_encoding(options)
-    final_norm = checks.optional(checks.boolean, "final_norm", options.get("final_norm"))
+    final_norm = options.get("final_norm")
     if final_norm is None:  # pre-norm leaves the residual stream without a norm at its end
         placement = each_value(block.get("norm_placement", "post"))[-1]
         final_norm = not isinstance(placement, str) or placement != "post"
-    embedding_norm = checks.boolean("embedding_norm", options.get("embedding_norm", False))
-    share_blocks = checks.optional(checks.size, "share_blocks", options.get("share_blocks"))
+    embedding_norm = options.get("embedding_norm", False)
+    share_blocks = options.get("share_blocks")
     return Options(embedding, embedding_norm, block, final_norm, options.get("dtype"), share_blocks, layer)
 
 
