@@ -2,20 +2,16 @@
 
 from keras_txf.training.adapter_files import load_adapter, save_adapter
 from keras_txf.training.adapters import add_adapter, merge_adapter, remove_adapter, use_adapter
-from keras_txf.training.answers import answer_scores
 from keras_txf.training.averaging import KeepCheckpoints, average_checkpoints
-from keras_txf.training.contrastive import SigmoidContrastiveLoss, SoftmaxContrastiveLoss
+from keras_txf.training.contrastive import RDrop, SigmoidContrastiveLoss, SoftmaxContrastiveLoss
 from keras_txf.training.cost import Cost, cost
-from keras_txf.training.entities import entities, entity_scores
 from keras_txf.training.freezing import freeze, unfreeze
 from keras_txf.training.label_shift import next_token_windows, shift_labels, teacher_forcing
-from keras_txf.training.layerwise import layerwise_decay
 from keras_txf.training.layouts import layout_map
+from keras_txf.training.learning_rates import InverseSquareRoot, layerwise_decay, warmup_cosine
 from keras_txf.training.losses import TokenCrossEntropy
-from keras_txf.training.metrics import Perplexity, TokenAccuracy
-from keras_txf.training.r_drop import RDrop
+from keras_txf.training.metrics import Perplexity, TokenAccuracy, answer_scores, entities, entity_scores
 from keras_txf.training.resuming import Resume
-from keras_txf.training.schedules import InverseSquareRoot, warmup_cosine
 from keras_txf.training.scores import GenerationScores
 
 __all__ = [

@@ -20,7 +20,7 @@ from keras_txf.training.adapters import (
     insert_adapter,
     trained_beside,
 )
-from keras_txf.training.places import trainable_by_name
+from keras_txf.training.selection import trainable_by_name
 
 FORMAT = "keras_txf adapter 1"
 

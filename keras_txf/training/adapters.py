@@ -11,9 +11,7 @@ from keras_txf.layers import adapters
 from keras_txf.layers.class_change import keep_in_files
 from keras_txf.layers.projections import Projection
 from keras_txf.training.freezing import set_trainable
-from keras_txf.training.heads import heads_of, outermost_layers
-from keras_txf.training.patterns import check_model
-from keras_txf.training.places import layers_by_name, select_layers
+from keras_txf.training.selection import check_model, heads_of, layers_by_name, outermost_layers, select_layers
 
 
 def add_adapter(

@@ -14,7 +14,20 @@ from keras_txf import checks
 from keras_txf.atomic_write import atomic_file, check_room, writing
 from keras_txf.checks import short_repr
 from keras_txf.reading import reading
-from keras_txf.training.complete_epochs import CompleteEpochs
+
+
+class CompleteEpochs(keras.callbacks.Callback):
+    """Knows at the end of an epoch whether a callback earlier in the list stopped the training within the epoch."""
+
+    async_safe = True  # Keras may call `on_train_batch_end` from a thread of its own
+
+    def on_train_begin(self, logs=None):
+        self._stopped_inside = False
+        self._trained = self.model  # on JAX each access to `model` within an epoch copies the state back
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._stopped_inside = self._trained.stop_training
+
 
 SUFFIX = ".weights.h5"
 OVERHEAD = 2048  # bytes of a variable in Keras' files beside its values, at most; 1,050 are usual

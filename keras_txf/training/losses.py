@@ -1,15 +1,22 @@
-"""TokenCrossEntropy: the mean over all real tokens."""
+"""TokenCrossEntropy: the mean over all real tokens.
+
+Legend: B batch, T length, N tokens, V vocabulary.
+"""
+
+import sys
+import threading
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_txf import checks
 from keras_txf.backend.compilers import trains_unfused
+from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
 from keras_txf.ops.chunked_logits import weighted_cross_entropy
 from keras_txf.ops.logit_factors import logit_factors
 from keras_txf.ops.tensors import LOWEST, nan_unless
-from keras_txf.training import class_weights
 
 
 @register
@@ -71,14 +78,14 @@ class TokenCrossEntropy(keras.losses.Loss):
         )
         self.pad_id = checks.optional(checks.int32, "pad_id", pad_id)
         self.label_smoothing = checks.rate("label_smoothing", label_smoothing)
-        self.class_weight = class_weights.checked(class_weight, self.pad_id)
+        self.class_weight = check_class_weight(class_weight, self.pad_id)
         self.tokens_per_batch = checks.optional(checks.positive_number, "tokens_per_batch", tokens_per_batch)
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         factors = logit_factors(y_pred)
         y_true, y_pred, weights = token_weights(self, y_true, y_pred, sample_weight)
         if self.class_weight is not None:
-            weights = weights * class_weights.of_targets(self.class_weight, y_true, y_pred.shape[-1])
+            weights = weights * class_weights(self.class_weight, y_true, y_pred.shape[-1])
         mean = self._mean(factors, y_true, y_pred, weights)
         return mean if self.tokens_per_batch is None else mean * (ops.sum(weights) / self.tokens_per_batch)
 
@@ -211,7 +218,7 @@ def token_weights(owner, y_true, y_pred, sample_weight):
             len(given) == len(weights.shape) + 1 and given[-1] == 1
         ):  # Keras passes weights (B,) of targets (B,) as (B, 1)
             sample_weight = ops.squeeze(sample_weight, axis=-1)
-        class_weights.refuse_of_fit(owner, y_true, sample_weight)
+        reject_fit_class_weight(owner, y_true, sample_weight)
         while len(sample_weight.shape) < len(weights.shape):
             sample_weight = sample_weight[..., None]
         fits = len(sample_weight.shape) == len(weights.shape) and (given or not weights.shape)
@@ -248,3 +255,66 @@ def is_built_on_means(targets):
 def _differ(shape, other):
     """Whether two shapes differ in their known axes."""
     return len(shape) != len(other) or any(None not in pair and pair[0] != pair[1] for pair in zip(shape, other))
+
+
+def check_class_weight(class_weight, pad_id):
+    """Checks a dict of target ids and weights, or None."""
+    if class_weight is None:
+        return None
+    if not isinstance(class_weight, dict) or not class_weight:
+        raise ValueError(
+            f"`class_weight` must be a dict of target ids and their weights; received {short_repr(class_weight)}."
+        )
+    weights = {}
+    for target, weight in class_weight.items():
+        target = checks.id_below("class_weight", target)
+        if target == pad_id:
+            raise ValueError(
+                "`class_weight` must have no weight for `pad_id`, which never counts; received "
+                f"{short_repr(class_weight)}."
+            )
+        weights[target] = checks.finite_number("class_weight", weight)
+        if weights[target] < 0:
+            raise ValueError(f"`class_weight` must hold weights of 0 or more; received {short_repr(class_weight)}.")
+    return weights
+
+
+def class_weights(class_weight, targets, vocab_size):
+    """Returns the weights of targets, float32, of their shape: 1 for a target without a weight."""
+    if max(class_weight) >= vocab_size:
+        raise ValueError(
+            f"`class_weight` must be of targets below the number of logits, {vocab_size}; received "
+            f"{short_repr(class_weight)}."
+        )
+    table = np.ones(vocab_size, "float32")
+    table[list(class_weight)] = list(class_weight.values())
+    return ops.take(ops.convert_to_tensor(table), ops.clip(ops.cast(targets, "int32"), 0, vocab_size - 1), axis=0)
+
+
+def reject_fit_class_weight(loss, targets, sample_weight):
+    """Refuses the `class_weight` of `fit` and `train_on_batch` for targets (B, T).
+
+    Keras turns `class_weight` into weights of rows, by the argmax over the positions of a row, and gives the loss these
+    weights alone. So this function looks for the call of Keras that had `class_weight`.
+    """
+    if len(sample_weight.shape) < len(targets.shape) and targets.shape[-1] != 1 and _with_class_weight(loss):
+        raise ValueError(
+            "`class_weight` of `fit` must be left out for targets (batch, length): Keras would weigh whole rows by the "
+            "position of their largest target. Give it to the loss, TokenCrossEntropy(class_weight=...), which weighs "
+            "each token."
+        )
+
+
+def _with_class_weight(loss):
+    """Whether a training with `class_weight` calls this loss, in this thread or in one that waits for this thread."""
+    here = threading.get_ident()
+    for thread, frame in sys._current_frames().items():
+        while frame is not None:
+            if "class_weight" in frame.f_code.co_varnames and frame.f_locals.get("class_weight") is not None:
+                trainer = frame.f_locals.get("self")
+                if isinstance(trainer, keras.Model) and (
+                    thread == here or any(one is loss for one in keras.tree.flatten(trainer.loss))
+                ):
+                    return True
+            frame = frame.f_back
+    return False

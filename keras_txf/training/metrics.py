@@ -1,11 +1,16 @@
-"""Metrics over all real tokens of an epoch."""
+"""Metrics of tokens, of tagged entities and of answers to questions."""
 
+import collections
+import re
+import string
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
 from keras_txf.ops.chunked_logits import best_tokens, cross_entropies
 from keras_txf.ops.logit_factors import logit_factors
@@ -104,3 +109,141 @@ class Perplexity(keras.metrics.Mean):
 def _add_tokens(update_state, values, weights):
     """Adds values flat: Keras averages rows first, and a token of a short batch would weigh more than one of a long."""
     update_state(ops.reshape(values, (-1,)), sample_weight=ops.reshape(weights, (-1,)))
+
+
+def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Returns the entities of a text's tags, in IOB1, IOB2 or BIOES, as the CoNLL script reads them.
+
+    A tag is "O", outside of entities, or a prefix and a kind, such as "B-PER". "B" and "S" begin an entity, "E" and "S"
+    end one. An "I" or "E" continues an entity of its kind; else the tag begins an entity.
+
+    Args:
+        tags: list of W tags.
+
+    Returns:
+        A list of (kind, first word, word after the last).
+
+    Raises:
+        ValueError: a tag of another form.
+
+    Example:
+
+    >>> txf.training.entities(["B-PER", "I-PER", "O", "B-LOC"])
+    [('PER', 0, 2), ('LOC', 3, 4)]
+    """
+    return _entities("tags", tags)
+
+
+def _entities(name, tags):
+    if not isinstance(tags, (list, tuple)) or not all(isinstance(tag, str) for tag in tags):
+        raise ValueError(f"`{name}` must be a list of strings; received {short_repr(tags)}.")
+    found, kind, start, ended = [], None, 0, True
+    for place, tag in enumerate([*tags, "O"]):
+        prefix, _, next_kind = tag.partition("-")
+        if prefix not in tuple("OBIES") or (prefix != "O") != bool(next_kind):
+            raise ValueError(f"`{name}` must be 'O' or like 'B-PER', of B, I, E and S; received {short_repr(tag)}.")
+        if prefix == "O" or ended or prefix in "BS" or next_kind != kind:
+            if kind is not None:
+                found.append((kind, start, place))
+            kind, start = next_kind or None, place
+        ended = prefix in "OES"
+    return found
+
+
+def entity_scores(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Returns precision, recall and F1 of the entities of texts, of all kinds together (micro average).
+
+    An entity is right where kind, first and last word are those of a true one.
+
+    Args:
+        true_tags, predicted_tags: lists of N lists of tags, see `entities`.
+
+    Returns:
+        A dict of `precision`, `recall` and `f1`, from 0 to 1; 0 where there is no entity to divide by.
+
+    Raises:
+        ValueError: lists of other lengths, a tag of another form.
+
+    Example:
+
+    >>> txf.training.entity_scores([["B-PER", "O", "B-LOC"]], [["B-PER", "O", "O"]])
+    {'precision': 1.0, 'recall': 0.5, 'f1': 0.6666666666666666}
+    """
+    for name, texts in (("true_tags", true_tags), ("predicted_tags", predicted_tags)):
+        if not isinstance(texts, (list, tuple)) or not all(isinstance(tags, (list, tuple)) for tags in texts):
+            raise ValueError(f"`{name}` must be a list of lists of tags; received {short_repr(texts)}.")
+    lengths = [list(map(len, texts)) for texts in (true_tags, predicted_tags)]
+    if lengths[0] != lengths[1]:
+        raise ValueError(
+            f"`predicted_tags` must have the lengths of `true_tags`, {short_repr(lengths[0])}; received "
+            f"{short_repr(lengths[1])}."
+        )
+    true, predicted = (
+        {(text, *entity) for text, tags in enumerate(texts) for entity in _entities(name, tags)}
+        for name, texts in (("true_tags", true_tags), ("predicted_tags", predicted_tags))
+    )
+    right = len(true & predicted)
+    return {
+        "precision": right / max(len(predicted), 1),
+        "recall": right / max(len(true), 1),
+        "f1": 2 * right / max(len(true) + len(predicted), 1),
+    }
+
+
+PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def answer_scores(true_answers: Sequence[Any], predicted_answers: Sequence[str]) -> dict[str, float]:
+    """Returns exact match and F1 of answers to questions, as the script of SQuAD 2.0 computes them.
+
+    Both compare words: without case, punctuation and the articles "a", "an" and "the". An answer is an exact match
+    where all words are those of a true answer. F1 is that of the words that both have. Of several true answers the best
+    one counts, then the mean over the questions.
+
+    Args:
+        true_answers: list of N items: the true answer of a question, or a list of its true answers. "" or an empty list
+            says that the question has no answer.
+        predicted_answers: list of N answers; "" says that the question has no answer.
+
+    Returns:
+        A dict of `exact_match` and `f1`, from 0 to 1, where SQuAD's script shows percent; 0 without questions.
+
+    Raises:
+        ValueError: lists of other lengths or of other values.
+
+    Reference:
+        [SQuAD](https://arxiv.org/abs/1606.05250), section 6.1; [SQuAD 2.0](https://arxiv.org/abs/1806.03822).
+
+    Example:
+
+    >>> txf.training.answer_scores([["the river Rhine", "Rhine"], "1871"], ["The Rhine.", "in 1871"])
+    {'exact_match': 0.5, 'f1': 0.8333333333333333}
+    """
+    predicted = checks.strings("predicted_answers", predicted_answers)
+    if not isinstance(true_answers, (list, tuple)):
+        raise ValueError(f"`true_answers` must be a list of answers; received {short_repr(true_answers)}.")
+    true = [checks.strings("true_answers", [one] if isinstance(one, str) else one) for one in true_answers]
+    if len(true) != len(predicted):
+        raise ValueError(
+            f"`predicted_answers` must be as many as `true_answers`, {len(true)}; received {len(predicted)}."
+        )
+    exact, shared = 0.0, 0.0
+    for answers, found in zip(true, predicted):
+        wanted = [words for words in map(answer_words, answers) if words] or [[]]
+        words = answer_words(found)
+        exact += words in wanted
+        shared += max(_f1(one, words) for one in wanted)
+    count = max(len(true), 1)
+    return {"exact_match": exact / count, "f1": shared / count}
+
+
+def answer_words(text):
+    """The words of an answer that count."""
+    return re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(PUNCTUATION)).split()
+
+
+def _f1(true, found):
+    if not true or not found:
+        return float(true == found)
+    common = sum((collections.Counter(true) & collections.Counter(found)).values())
+    return 2 * common / (len(true) + len(found))

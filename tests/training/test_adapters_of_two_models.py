@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 import keras_txf as txf
 from keras_txf.training import add_adapter, load_adapter, merge_adapter, save_adapter, use_adapter
-from keras_txf.training.heads import heads_of
+from keras_txf.training.selection import heads_of
 
 random = np.random.default_rng(0)
 IDS = [random.integers(1, 11, (4, 5)), random.integers(1, 11, (4, 3))]

@@ -33,10 +33,10 @@ def small(monkeypatch):
 @pytest.fixture
 def chunked(monkeypatch):
     """Counts the losses that are computed in chunks."""
-    from keras_txf.training import losses, r_drop
+    from keras_txf.training import contrastive, losses
 
     calls, original = [], losses.weighted_cross_entropy
-    for module in (losses, r_drop):
+    for module in (losses, contrastive):
         monkeypatch.setattr(module, "weighted_cross_entropy", lambda *args: calls.append(args) or original(*args))
     return calls
 

@@ -233,7 +233,7 @@ def test_refuses():
 
 def test_what_a_pattern_matches_may_be_frozen_later():
     config = layerwise_decay(keras.optimizers.SGD(0.1), embeddings="embedding/*").get_config()
-    optimizer = txf.training.layerwise.LayerwiseDecay.from_config(config)
+    optimizer = txf.training.learning_rates.LayerwiseDecay.from_config(config)
     optimizer.build([variable for variable in trainable() if not variable.path.startswith("embedding")])
     assert set(optimizer.rates.values()) == {0.9**2, 0.9, 1.0}
 
