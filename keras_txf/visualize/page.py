@@ -14,7 +14,7 @@ import numpy as np
 from keras_txf import checks
 from keras_txf.atomic_write import atomic_file, writing
 from keras_txf.checks import short_repr
-from keras_txf.visualize.kinds import KINDS, attention_kind
+from keras_txf.visualize.scores import KINDS, attention_kind
 
 TEMPLATE = pathlib.Path(__file__).with_name("page.html")
 DATA = "{{data}}"  # where the template takes the tokens and weights

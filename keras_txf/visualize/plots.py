@@ -1,11 +1,11 @@
-"""Pictures with matplotlib: maps of attention, and positions."""
+"""Pictures of positions and of a training."""
 
+import csv
 import io
-import math
-import numbers
-from collections.abc import Sequence
+import pathlib
 from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -14,175 +14,9 @@ from keras_txf.checks import short_repr
 from keras_txf.layers.embeddings import PositionalEmbedding
 from keras_txf.layers.positions import ALiBi, RelativeBias, Rotary
 from keras_txf.ops.rotary import rotary_frequencies
-from keras_txf.visualize.kinds import KINDS, attention_kind
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-LINE = 0.14  # inches that a label takes
-SMALL, LARGE = 1.7, 5.0  # inches of a map
-WIDE = 16.0  # inches of all maps of a row, where they need not be smaller than SMALL
-
-
-def plot_attention(
-    scores: dict[str, Any],
-    tokens: Sequence[str] | None = None,
-    source_tokens: Sequence[str] | None = None,
-    layers: str | Sequence[str] | None = None,
-    heads: int | str | Sequence[int] | None = None,
-    example: int = 0,
-) -> "Figure":
-    """Draws attention weights as heat maps: a row of maps for each layer, a map for each head, tokens on the axes.
-
-    Queries stand on the y axis and keys on the x axis. All maps share one scale of colours, from 0 to the
-    highest weight.
-
-    The name of a layer says what attends to what. Where its last part has "cross_attention" in it, `tokens` attend to
-    `source_tokens`. With `source_tokens`, a layer whose name starts with "encoder" is the encoder's: `source_tokens`
-    attend to themselves. In every other layer `tokens` attend to themselves.
-
-    Args:
-        scores: dict of layer names -> weights (B, N, T, S), as `attention_scores` returns it. B batch, N heads,
-            T queries, S keys.
-        tokens: list of strings, the sequence that attends; of an encoder-decoder the target's. Fewer than T leave the
-            padding on the right out. None: numbers.
-        source_tokens: list of strings, the encoder's sequence; None for a model with one sequence, or, with
-            `tokens=None`, for numbers.
-        layers: name or list of names of the layers that are drawn. Default all.
-        heads: index or list of indices of the heads that are drawn, or "mean": one map of the heads' mean. Default all.
-        example: the row of the batch.
-
-    Returns:
-        A `matplotlib.figure.Figure`: it shows itself in a notebook, and has `savefig`.
-
-    Raises:
-        ValueError: a layer, head or example that is not there, or more tokens than the weights have.
-        ImportError: matplotlib is not installed.
-
-    Example:
-
-    >>> scores = {"encoder_0/attention": np.full((1, 2, 3, 3), 1 / 3)}  # or attention_scores(model, inputs)
-    >>> figure = txf.visualize.plot_attention(scores, ["the", "cat", "sat"])
-    >>> [axes.get_title(loc="left") for axes in figure.axes[:2]]
-    ['encoder_0/attention\\nhead 0', 'head 1']
-    """
-    checks.optional(checks.strings, "source_tokens", source_tokens)
-    rows, chosen = [], chosen_layers(scores, layers)
-    has_source = any(attention_kind(name, False) == "cross" for name in scores)
-    reads_source = any(attention_kind(name, has_source) != "decoder" for name in chosen)
-    if isinstance(tokens, (list, tuple)) and source_tokens is None and has_source and reads_source:
-        raise ValueError(
-            "`source_tokens` must be given with `tokens` where `scores` have a cross-attention; received None."
-        )
-    for name, weights in chosen.items():
-        queries, keys = axis_tokens(name, weights.shape, tokens, source_tokens)
-        maps = chosen_heads(name, weights[checks.integer_between("example", example, 0, len(weights) - 1)], heads)
-        rows.append((name, queries, keys, {title: map[: len(queries), : len(keys)] for title, map in maps.items()}))
-    highest = max(map.max() for *_, maps in rows for map in maps.values())
-    columns = max(len(maps) for *_, maps in rows)
-    largest = max(SMALL, min(LARGE, WIDE / columns))
-    heights = [_inches(queries, largest) for _, queries, _, _ in rows]
-    width = max(_inches(keys, largest) for _, _, keys, _ in rows)
-    figure = new_figure(columns * width + 1.6, sum(heights) + 0.9 * len(rows))
-    grid = figure.subplots(len(rows), columns, squeeze=False, height_ratios=heights)
-    for line, height, (name, queries, keys, maps) in zip(grid, heights, rows):
-        for axes in line[len(maps) :]:
-            axes.remove()
-        for column, (axes, (title, map)) in enumerate(zip(line, maps.items())):
-            image = axes.imshow(map, cmap="Blues", vmin=0, vmax=highest or 1, aspect="equal")
-            axes.set_anchor("W")
-            _label(axes, "x", keys, width)
-            _label(axes, "y", queries if column == 0 else [], height)
-            axes.set_title(as_text(title if column else f"{name}\n{title}"), fontsize=9, loc="left")
-    figure.colorbar(image, ax=figure.axes, shrink=min(1.0, 3 / sum(heights)), fraction=0.05, label="weight")
-    return figure
-
-
-def axis_tokens(name, shape, tokens, source_tokens):
-    """The labels of the queries and of the keys of a layer with weights of this shape, (B, N, T, S)."""
-    _, *sides = KINDS[attention_kind(name, source_tokens is not None)]
-    sequences, labels = {"tokens": tokens, "source_tokens": source_tokens}, []
-    for argument, size, legend in zip(sides, shape[2:], ("queries", "keys")):
-        words = sequences[argument]
-        words = [str(i) for i in range(size)] if words is None else checks.strings(argument, words)
-        if not 0 < len(words) <= size:
-            raise ValueError(
-                f"`{argument}` must be from 1 to {size} strings, for {short_repr(name)} has {size} {legend}; "
-                f"received {len(words)}."
-            )
-        labels.append(words)
-    return labels
-
-
-def chosen_layers(scores, layers):
-    """The dict of layer names -> NumPy weights (B, N, T, S) of those that are named."""
-    if not isinstance(scores, dict) or not scores or not all(isinstance(name, str) for name in scores):
-        raise ValueError(f"`scores` must be a dict of names -> weights (B, N, T, S); received {short_repr(scores)}.")
-    layers = [layers] if isinstance(layers, str) else layers
-    names = list(scores) if layers is None else checks.strings("layers", layers)
-    if not names:
-        raise ValueError("`layers` must name at least one layer; received none.")
-    for name in names:
-        if name not in scores:
-            raise ValueError(f"`layers` must be of {short_repr(list(scores))}; received {short_repr(name)}.")
-    chosen = {name: ops.convert_to_numpy(scores[name]) for name in names}
-    for name, weights in chosen.items():
-        checks.rank(f"scores[{short_repr(name)}]", weights, (4, "(batch, heads, queries, keys)"))
-    return chosen
-
-
-def chosen_heads(name, weights, heads):
-    """The dict of titles -> maps (T, S) of weights (N, T, S), or of maps (B, T, S) of weights (N, B, T, S)."""
-    heads = (
-        list(heads)
-        if hasattr(heads, "__iter__") and not isinstance(heads, str) and not getattr(heads, "shape", None) == ()
-        else heads
-    )
-    if isinstance(heads, str) and heads == "mean":
-        return {"mean of heads": weights.mean(axis=0)}
-    indices = range(len(weights)) if heads is None else [heads] if isinstance(heads, numbers.Integral) else heads
-    there = f"{short_repr(name)} has heads 0 to {len(weights) - 1}"
-    if isinstance(indices, str) or not hasattr(indices, "__iter__") or not len(indices):
-        raise ValueError(f'`heads` must be indices, "mean" or None, and {there}; received {short_repr(heads)}.')
-    for head in indices:
-        if isinstance(head, bool) or not isinstance(head, numbers.Integral) or not 0 <= head < len(weights):
-            raise ValueError(f"`heads` must be of heads that are there, and {there}; received {short_repr(head)}.")
-    return {f"head {head}": weights[head] for head in indices}
-
-
-def new_figure(width, height):
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("Pictures need matplotlib: pip install 'keras_txf[visualize]'.") from error
-
-    class ShownFigure(Figure):
-        """A figure that a notebook shows. Of figures without pyplot it would show the name of the class."""
-
-        def _repr_png_(self):
-            with io.BytesIO() as file:
-                self.savefig(file, format="png")
-                return file.getvalue()
-
-    return ShownFigure(figsize=(width, height), layout="constrained")
-
-
-def _inches(labels, largest):
-    return min(max(LINE * len(labels), SMALL), largest)
-
-
-def _label(axes, axis, labels, inches):
-    """Labels the places, or every n-th where all would overlap."""
-    step = max(1, math.ceil(len(labels) * LINE / (inches + 1e-6)))
-    short = [label if len(label) <= 16 else f"{label[:15]}…" for label in labels[::step]]
-    steep = {"rotation": 90} if axis == "x" and max(map(len, short), default=0) > 1 else {}
-    short = list(map(as_text, short))
-    getattr(axes, f"set_{axis}ticks")(range(0, len(labels), step), short, fontsize=7, **steep)
-
-
-def as_text(label):
-    """The label as matplotlib shows it: a "$" would begin mathematics, and half a surrogate pair has no glyph."""
-    return label.replace("$", r"\$").encode("utf-8", "replace").decode()
 
 
 def plot_positions(layer: Any, length: int | None = None, dim: int = 64, num_heads: int = 8, head: int = 0) -> "Figure":
@@ -283,3 +117,104 @@ def _draw_bias(layer, length, head):
     right.set(title=f"bias of head {head}", xlabel="key position", ylabel="query position")
     figure.colorbar(image, ax=right)
     return figure
+
+
+def plot_history(history: Any) -> "Figure":
+    """Draws the course of a training: a panel for each metric, with that of the validation beside it.
+
+    Losses and perplexities have a logarithmic axis where they are positive.
+
+    Args:
+        history: the `History` that `fit` returns, its dict `history.history`, or the path of the .csv of a `CSVLogger`.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: another kind of object, or a history without a finished epoch.
+        ImportError: matplotlib is not installed.
+
+    Example:
+
+    >>> figure = txf.visualize.plot_history({"loss": [2.0, 1.0], "val_loss": [2.1, 1.3], "accuracy": [0.2, 0.6]})
+    >>> [axes.get_title() for axes in figure.axes]
+    ['loss', 'accuracy']
+    """
+    epochs, values = _read_history(history)
+    metrics = [name for name in values if not (name.startswith("val_") and name.removeprefix("val_") in values)]
+    columns = min(len(metrics), 3)
+    rows = -(-len(metrics) // columns)
+    figure = new_figure(max(4.2 * columns, 5), 3.2 * rows)
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in grid[len(metrics) :]:
+        axes.remove()
+    for axes, name in zip(grid, metrics):
+        twins = {"training": name, "validation": f"val_{name}"}
+        curves = {label: values[key] for label, key in twins.items() if key in values}
+        for label, curve in curves.items():
+            axes.plot(epochs[-len(curve) :], curve, "o-", markersize=3, label=label)
+        axes.set(title=name, xlabel="epoch", xlim=(epochs[0] - 0.5, epochs[-1] + 0.5))
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        known = np.concatenate(list(curves.values()))
+        if ("loss" in name or "perplexity" in name) and (known[~np.isnan(known)] > 0).all():
+            axes.set_yscale("log")
+        if len(curves) > 1:
+            axes.legend()
+    return figure
+
+
+def _read_history(history):
+    """The epochs, counted from 1, and a dict of metrics -> values."""
+    epochs = None
+    if isinstance(history, keras.callbacks.History):
+        epochs, history = (
+            [epoch + 1 for epoch in getattr(history, "epoch", [])],
+            history.history,
+        )  # before `fit` it has none
+    elif not isinstance(history, dict):
+        if not isinstance(history, (str, pathlib.Path)):
+            raise ValueError(
+                "`history` must be a History, its dict, or the path of a .csv of a CSVLogger; received "
+                f"{short_repr(history)}."
+            )
+        path = checks.path("history", history)
+        try:
+            with path.open(newline="", encoding="utf-8-sig") as file:
+                rows = list(csv.DictReader(file))
+            history = {name: [_number(row[name]) for row in rows] for name in (rows[0] if rows else ())}
+            epochs = [int(epoch) + 1 for epoch in history.pop("epoch", range(len(rows)))]
+        except (OSError, ValueError, TypeError, csv.Error) as error:
+            raise ValueError(
+                "`history` must be a History, its dict, or the path of a .csv of a CSVLogger; received "
+                f"{short_repr(str(path))}: {error}."
+            ) from error
+    try:
+        values = {str(name): np.asarray(curve, "float64") for name, curve in history.items()}
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"`history` must hold lists of numbers; received {short_repr(history)}: {error}.") from error
+    if not values or not all(curve.size and curve.ndim == 1 for curve in values.values()):
+        raise ValueError(f"`history` must hold the values of at least one epoch; received {short_repr(history)}.")
+    longest = max(map(len, values.values()))
+    return list(range(1, longest + 1)) if epochs is None else epochs, values
+
+
+def _number(text):
+    """CSVLogger writes NA, or nothing, where an epoch has no value."""
+    return float("nan") if text in ("NA", "", None) else float(text)
+
+
+def new_figure(width, height):
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("Pictures need matplotlib: pip install 'keras_txf[visualize]'.") from error
+
+    class ShownFigure(Figure):
+        """A figure that a notebook shows. Of figures without pyplot it would show the name of the class."""
+
+        def _repr_png_(self):
+            with io.BytesIO() as file:
+                self.savefig(file, format="png")
+                return file.getvalue()
+
+    return ShownFigure(figsize=(width, height), layout="constrained")

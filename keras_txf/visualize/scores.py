@@ -1,12 +1,15 @@
-"""attention_scores: the weights of every attention of a model, from the model as it is."""
+"""Attention weights of a model: the weights of every layer, and their product over all layers (rollout)."""
 
 import collections
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
+from keras_txf import checks
 from keras_txf.backend.functional_graph import is_functional, run_graph
 from keras_txf.checks import in_one_line, short_repr
 from keras_txf.layers import DecoderBlock, EncoderBlock, RecurrentDecoder
@@ -116,3 +119,77 @@ def _as_array(weights):
     """Float32 (B, N, T, S); weights of one head may come without their axis."""
     weights = ops.convert_to_numpy(ops.cast(weights, "float32"))
     return weights[:, None] if weights.ndim == 3 else weights
+
+
+# Each kind of attention: its title, the sequence that attends, and the sequence that is attended to.
+KINDS = {
+    "self": ("Self-attention", "tokens", "tokens"),
+    "encoder": ("Encoder self-attention", "source_tokens", "source_tokens"),
+    "decoder": ("Decoder self-attention", "tokens", "tokens"),
+    "cross": ("Cross-attention", "tokens", "source_tokens"),
+}
+
+
+def attention_kind(name, with_source):
+    """The kind of attention of the layer with this name: a key of `KINDS`.
+
+    Args:
+        name: path of the layer, such as "decoder_0/cross_attention".
+        with_source: whether the model has a source sequence.
+    """
+    if "cross_attention" in name.rpartition("/")[2]:
+        return "cross"
+    if not with_source:
+        return "self"
+    return "encoder" if name.startswith("encoder") else "decoder"
+
+
+def attention_rollout(scores: dict[str, Any] | Sequence[Any]) -> np.ndarray:
+    """Follows attention through all layers: how much of each input is in each output.
+
+    Each layer's weights are the mean of its heads, half of them, with half of the identity for the residual connection.
+    The product of all layers is the rollout. It is a heuristic: it knows nothing of the values, the feed-forwards and
+    the norms.
+
+    Args:
+        scores: dict of layer names -> weights (B, N, T, T), or a list of weights, the first layer's first. B batch, N
+            heads, T tokens. Self-attention alone.
+
+    Returns:
+        NumPy float64 (B, T, T): row for each output, column for each input; rows sum to 1.
+
+    Raises:
+        ValueError: no layers, or weights of other shapes than the first layer's up to the heads.
+
+    Reference:
+        [Quantifying Attention Flow in Transformers](https://arxiv.org/abs/2005.00928), section 3.
+
+    Example:
+
+    >>> first, second = np.array([[[[1, 0], [1, 0]]]]), np.array([[[[0, 1], [0, 1]]]])
+    >>> txf.visualize.attention_rollout([first, second])[0].tolist()
+    [[0.75, 0.25], [0.5, 0.5]]
+    """
+    layers = list(scores.values()) if isinstance(scores, dict) else scores
+    if not isinstance(layers, (list, tuple)) or not layers:
+        raise ValueError(f"`scores` must be a dict or list of weights (B, N, T, T); received {short_repr(scores)}.")
+    rollout = None
+    for layer in layers:
+        weights = as_floats("scores", layer)
+        checks.rank("scores", weights, (4, "(batch, heads, tokens, tokens)"))
+        batch, _, queries, keys = weights.shape
+        if queries != keys or (rollout is not None and rollout.shape != (batch, queries, keys)):
+            raise ValueError(
+                "`scores` must be of self-attention over one sequence, (B, N, T, T), leave cross-attention out; "
+                f"received shape {weights.shape}."
+            )
+        mixed = weights.mean(axis=1) + np.eye(queries)
+        mixed /= mixed.sum(axis=-1, keepdims=True)
+        rollout = mixed if rollout is None else mixed @ rollout
+    return rollout
+
+
+def as_floats(name, value):
+    """A tensor, an array or nested lists as float64."""
+    checks.number_tensor(name, value)  # which on JAX would round float64 to float32
+    return np.asarray(ops.convert_to_numpy(value), "float64")

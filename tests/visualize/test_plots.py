@@ -8,9 +8,7 @@ import pytest
 
 import keras_txf as txf
 from keras_txf.ops.positions import alibi_slopes
-from keras_txf.visualize.plot_history import plot_history
-from keras_txf.visualize.plots import plot_attention, plot_positions
-from keras_txf.visualize.rollout import attention_rollout, plot_attention_on_image
+from keras_txf.visualize import attention_rollout, plot_attention, plot_attention_on_image, plot_history, plot_positions
 
 pytest.importorskip("matplotlib")
 
