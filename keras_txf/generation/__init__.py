@@ -3,12 +3,11 @@
 from keras_txf.generation.beams import Beam
 from keras_txf.generation.contrastive import Contrastive
 from keras_txf.generation.decoder import Decoder
-from keras_txf.generation.history import History
+from keras_txf.generation.loop import History
 from keras_txf.generation.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
 from keras_txf.generation.processors import ForbiddenTokens, ForcedTokens, MinimumLength, NoRepeatNgrams
-from keras_txf.generation.results import Scored, ScoredWithTop
+from keras_txf.generation.results import Scored, ScoredWithTop, State, WithState
 from keras_txf.generation.samplers import Greedy, Sampling
-from keras_txf.generation.state import State, WithState
 
 __all__ = [
     "Beam",

@@ -13,12 +13,10 @@ from keras import ops
 
 from keras_txf.backend.random import uniform
 from keras_txf.checks import short_repr
-from keras_txf.generation.dynamic_parameters import split_parameters, with_parameters
-from keras_txf.generation.logits_warpers import draw
+from keras_txf.generation.logits import draw, gather_rows
 from keras_txf.generation.loop import SampledDecoding, process_logits, run_steps, write_column
+from keras_txf.generation.parameters import StepSeed, split_parameters, with_parameters
 from keras_txf.generation.samplers import Greedy, Sampling
-from keras_txf.generation.step_seeds import StepSeed
-from keras_txf.generation.top_k import gather_rows
 from keras_txf.ops.masks import put_slice
 from keras_txf.ops.tensors import LOWEST
 

@@ -13,11 +13,10 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.generation.bounds import log_probabilities
-from keras_txf.generation.dynamic_parameters import is_finite, number, set_fields
+from keras_txf.generation.logits import gather_rows, log_probabilities, top_k
 from keras_txf.generation.loop import ends_with_stop, latest_tokens, process_logits, run_steps, write_column
-from keras_txf.generation.top_k import gather_rows, top_k
-from keras_txf.generation.top_logprobs import empty_tables, top_results, top_tokens
+from keras_txf.generation.parameters import is_finite, number, set_fields
+from keras_txf.generation.results import empty_tables, top_results, top_tokens
 from keras_txf.ops.tensors import LOWEST, at_least, minus_infinity_unless
 
 NOT_RUNNING = -1e9  # score of a running beam that does not exist

@@ -9,11 +9,10 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.generation.beams import with_own_columns
-from keras_txf.generation.bounds import log_probabilities
-from keras_txf.generation.dynamic_parameters import set_fields
+from keras_txf.generation.logits import log_probabilities, top_k
 from keras_txf.generation.loop import ends_with_stop, latest_tokens, process_logits, run_steps, write_column
-from keras_txf.generation.top_k import top_k
-from keras_txf.generation.top_logprobs import empty_tables, top_results, top_tokens
+from keras_txf.generation.parameters import set_fields
+from keras_txf.generation.results import empty_tables, top_results, top_tokens
 from keras_txf.ops.masks import put_slice
 from keras_txf.ops.tensors import LOWEST
 

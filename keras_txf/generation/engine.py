@@ -10,12 +10,9 @@ import numpy as np
 from keras import ops
 
 from keras_txf.backend.compilers import compiled, compiles
-from keras_txf.generation.buckets import bucket, stop_table
-from keras_txf.generation.dynamic_parameters import split_parameters
-from keras_txf.generation.loop import Request, decoding_loop
-from keras_txf.generation.results import cut_rows
-from keras_txf.generation.state import State
-from keras_txf.generation.step_seeds import seed_state
+from keras_txf.generation.loop import Request, bucket, decoding_loop, stop_table
+from keras_txf.generation.parameters import seed_state, split_parameters
+from keras_txf.generation.results import State, cut_rows
 from keras_txf.ops.masks import real_tokens
 from keras_txf.progress import word
 

@@ -7,15 +7,43 @@ V vocabulary, S stops of M tokens, W tokens of a row in one step.
 import typing
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_txf.checks import short_repr
-from keras_txf.generation.bounds import bounded, log_probabilities
-from keras_txf.generation.dynamic_parameters import with_parameters
-from keras_txf.generation.history import History
-from keras_txf.generation.step_seeds import StepSeed
-from keras_txf.generation.top_k import gather_rows
-from keras_txf.generation.top_logprobs import empty_tables, top_results, top_tokens
+from keras_txf.generation.logits import bounded, gather_rows, log_probabilities
+from keras_txf.generation.parameters import StepSeed, with_parameters
+from keras_txf.generation.results import empty_tables, top_results, top_tokens
+
+
+class History(typing.NamedTuple):
+    """The history that a logits processor receives: all tokens so far, where the prompts end, and the stops.
+
+    For processors of your own, functions of `(logits, history)`, logits float32 (R, V). With several beams the logits
+    are log-probabilities. A processor is compiled: make it of `keras.ops`, and read no values in Python.
+
+    Args:
+        tokens: int32 (R, L), each token in its column; -1 at padding and in the columns of tokens to come.
+        prompt_length: P, the number of columns of the prompts. Generated tokens stand in the columns P, P + 1, ...
+        count: int32 (), how many tokens have been generated. The next token belongs to column P + count.
+        stops: int32 (S, M), a stop at the right end of each row, after entries of -2, which match any token. A row of
+            -3 is no stop.
+
+    Example:
+
+    >>> def never_start_with_the_prompts_end(logits, history):
+    ...     last = history.tokens[:, history.prompt_length - 1]
+    ...     repeats = keras.ops.one_hot(last, logits.shape[-1], dtype="bool") & (history.count == 0)
+    ...     return keras.ops.where(repeats, -np.inf, logits)
+    >>> history = txf.generation.History(np.array([[3, 1, -1]]), prompt_length=2, count=0, stops=np.array([[2]]))
+    >>> never_start_with_the_prompts_end(np.zeros((1, 4), "float32"), history).numpy().tolist()
+    [[0.0, -inf, 0.0, 0.0]]
+    """
+
+    tokens: typing.Any
+    prompt_length: typing.Any
+    count: typing.Any
+    stops: typing.Any
 
 
 class Request(typing.NamedTuple):
@@ -30,7 +58,7 @@ class Request(typing.NamedTuple):
         limits: int (B,), how many new tokens each row may have, from 1 to N.
         stops: int (S, M), see `History`.
         seed: int (2,).
-        parameters: list of dicts, the floats of the sampler and of each processor, see `dynamic_parameters.py`.
+        parameters: list of dicts, the floats of the sampler and of each processor, see `generation.parameters`.
         state: what was read before, empty or a dict: `cache`, `constant`, `logits` (B, V) of the next token, `shift`,
             int (B,), by how many columns the tokens move, and `new`, bool (B, T), True at the tokens of the prompts,
             in their last T columns, that are not in the cache.
@@ -235,3 +263,23 @@ def write_column(table, column, values):
     """A table (..., columns) with `values`, (...), in one column."""
     # No `slice_update`: outside of a loop, TensorFlow has XLA compile each by itself.
     return ops.where(ops.arange(ops.shape(table)[-1], dtype="int32") == column, values[..., None], table)
+
+
+def stop_table(stops):
+    """The stops as rows of one table, see `History`. The table has one of few sizes: each is compiled anew."""
+    rows, length = _power_of_two(max(4, len(stops))), _power_of_two(max(map(len, stops), default=1))
+    table = np.full((rows, length), -3, "int32")
+    for row, stop in enumerate(stops):
+        table[row] = [-2] * (length - len(stop)) + list(stop)
+    return table
+
+
+def _power_of_two(number):
+    """The smallest power of two that is not below the number."""
+    return 2 ** (number - 1).bit_length()
+
+
+def bucket(length, smallest=32):
+    """The next of a few lengths, at most a quarter above: one compiled function serves all lengths up to it."""
+    step = max(smallest, 2 ** (int(length).bit_length() - 3))
+    return max(1, -(-length // step)) * step

@@ -7,8 +7,8 @@ import dataclasses
 
 from keras import ops
 
-from keras_txf.generation.bounds import bounded
-from keras_txf.generation.dynamic_parameters import is_finite, is_positive, number, set_fields
+from keras_txf.generation.logits import bounded
+from keras_txf.generation.parameters import is_finite, is_positive, number, set_fields
 
 
 @dataclasses.dataclass(frozen=True)

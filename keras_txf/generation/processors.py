@@ -18,8 +18,8 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.generation.bounds import LARGEST_LOGIT
-from keras_txf.generation.dynamic_parameters import set_fields
+from keras_txf.generation.logits import LARGEST_LOGIT
+from keras_txf.generation.parameters import set_fields
 from keras_txf.generation.penalties import generated_tokens, occurrences
 
 

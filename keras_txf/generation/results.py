@@ -1,8 +1,17 @@
-"""The results of `generate`."""
+"""What `generate` returns: sequences, scores, the likeliest tokens of each step, and the state for another call.
+
+Legend: R rows, N new tokens at most, V vocabulary. With `top_logprobs` 0 a loop has no tables of the likeliest tokens.
+"""
 
 import typing
+import weakref
 
 import numpy as np
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.checks import short_repr
+from keras_txf.generation.logits import top_k
 
 
 class Scored(typing.NamedTuple):
@@ -87,3 +96,121 @@ def pad_rows(rows, value, width=0, dtype="int32"):
     """Lists of numbers as one array of at least `width` columns, padded on the right."""
     width = max(width, *map(len, rows))
     return np.array([row + [value] * (width - len(row)) for row in rows], dtype)
+
+
+def empty_tables(log_probs, top_logprobs):
+    """The tables before the first step, (..., k, N), a dict; `log_probs`, (..., N), is the state's table of zeros."""
+    if not top_logprobs:
+        return {}
+    zeros = ops.repeat(log_probs[..., None, :], top_logprobs, axis=-2)
+    return {"top_ids": ops.cast(zeros, "int32"), "top_log_probs": zeros}
+
+
+def top_tokens(log_probs, top_logprobs):
+    """The columns of a step for the tables, (R, k), a dict; `log_probs`, (R, V), is of all tokens."""
+    if not top_logprobs:
+        return {}
+    values, ids = top_k(log_probs, top_logprobs)
+    return {"top_ids": ids, "top_log_probs": values}
+
+
+def top_results(state):
+    """The tables of a state in the form of results: ids and log-probabilities, (..., N, k), or nothing."""
+    return tuple(ops.swapaxes(state[name], -2, -1) for name in ("top_ids", "top_log_probs") if name in state)
+
+
+def check_top_logprobs(top_logprobs, vocab_size, return_scores):
+    """How many of the likeliest tokens the caller asks for, 0 for None."""
+    if top_logprobs is None:
+        return 0
+    if checks.positive_integer("top_logprobs", top_logprobs) > vocab_size:
+        raise ValueError(
+            f"`top_logprobs` must not exceed the vocabulary's size, {vocab_size}; received {short_repr(top_logprobs)}."
+        )
+    if not return_scores:
+        raise ValueError(
+            "`top_logprobs` is a part of the scores: it needs return_scores=True, which does not go with `stream`; "
+            f"received {short_repr(top_logprobs)}."
+        )
+    return int(top_logprobs)
+
+
+class State:
+    """The memory of sequences that `generate(..., return_state=True)` has read and written.
+
+    `generate(next_turn, state=state)` reads the new tokens alone. A state can be used many times: each call leaves the
+    state as it is, and returns a new one on request. The memory is that of the weights of its time: after a training
+    step, read the texts again. A state cannot be pickled: keep its `ids`, and read the texts again.
+
+    Attributes:
+        ids: for each row the list of all its tokens.
+        real: for each row which of the tokens are no padding: padding that was generated is real, as in the same call.
+    """
+
+    def __init__(self, engine, ids, real, ends, memory):
+        self._engine, self.ids, self.real, self._ends, self._memory = weakref.ref(engine), ids, real, ends, memory
+
+    def __len__(self):
+        return len(self.ids)
+
+    def __repr__(self):
+        return f"<State of {len(self)} sequences of up to {max(map(len, self.ids))} tokens>"
+
+    def check(self, engine, rows):
+        """Refuses a state of another model, and other than one prompt for each row."""
+        if self._engine() is not engine:
+            raise ValueError(
+                "`state` must be that of the same model and `cache`, with the adapters and variables of today; "
+                f"received {self}."
+            )
+        if rows != len(self):
+            raise ValueError(f"`state` must have one row for each of the {rows} prompts; received {self}.")
+
+    def tensors(self, prompts, new, length):
+        """The `state` of a `Request`.
+
+        Args:
+            prompts: for each row the list of all its tokens, the new ones too.
+            new: how many columns are read.
+            length: P, the number of the request's columns of prompts.
+        """
+        counts = np.array([len(row) - len(own) for row, own in zip(prompts, self.ids)], "int32")
+        is_new = np.arange(new, dtype="int32")[None] >= new - counts[:, None]
+        return {**self._memory, "shift": length - 1 - counts - self._ends, "new": is_new}
+
+
+def check_state(state):
+    """Refuses what is no state."""
+    if not isinstance(state, State):
+        raise ValueError(
+            f"`state` must be the state that `generate(..., return_state=True)` returns; received {short_repr(state)}."
+        )
+    return state
+
+
+def check_state_options(sampler, state, return_state, stream, stop_strings, assistant=None):
+    """Refuses what does not go with a state."""
+    if (state is not None or return_state) and hasattr(sampler, "decoding_loop"):
+        raise ValueError(
+            '`state` and `return_state` need a sampler that chooses token by token, such as "greedy" and '
+            f'"sampling"; received {short_repr(sampler)}.'
+        )
+    if state is not None and assistant is not None:
+        raise ValueError("`state` does not go with `assistant`, which has read nothing; received both.")
+    for name, value in (("stream", stream), ("stop_strings", stop_strings), ("assistant", assistant)):
+        if return_state and value:
+            raise ValueError(f"`return_state` does not go with `{name}`; received return_state=True.")
+
+
+class WithState(typing.NamedTuple):
+    """What `generate(..., return_state=True)` returns.
+
+    Args:
+        ids: the ids that `generate` returns without `return_state`.
+        state: a `State`, for `generate(next_turn, state=state)`.
+        scored: with `return_scores` the `Scored`, else None.
+    """
+
+    ids: typing.Any
+    state: State
+    scored: typing.Any = None

@@ -11,8 +11,8 @@ from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.generation.beams import Beam
 from keras_txf.generation.contrastive import Contrastive
-from keras_txf.generation.dynamic_parameters import is_temperature, is_zero, number, set_fields
-from keras_txf.generation.logits_warpers import draw, keep_min_p, keep_top_k, keep_top_p
+from keras_txf.generation.logits import draw, keep_min_p, keep_top_k, keep_top_p
+from keras_txf.generation.parameters import is_temperature, is_zero, number, set_fields
 from keras_txf.ops.tensors import LOWEST
 
 

@@ -12,10 +12,9 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.backend.keras_private import flatten_layers
 from keras_txf.checks import in_one_line, short_repr
+from keras_txf.generation.parameters import StepSeed, seed_state
 from keras_txf.generation.prompts import check_switch
-from keras_txf.generation.roll_out import Feedback, RollOutEngine
-from keras_txf.generation.series import future_values, series_rows
-from keras_txf.generation.step_seeds import StepSeed, seed_state
+from keras_txf.generation.roll_out import Feedback, RollOutEngine, future_values, series_rows
 from keras_txf.layers.serialization import register
 from keras_txf.layers.token_input import inputs_by_name, series_inputs
 from keras_txf.models.checked_model import CheckedModel

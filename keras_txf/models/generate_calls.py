@@ -17,11 +17,9 @@ from keras_txf.generation.assisted import Assisted, check_assisted
 from keras_txf.generation.engine import Engine
 from keras_txf.generation.processors import check_processors, without_padding
 from keras_txf.generation.prompts import check_switch, new_token_limits, stop_lists
-from keras_txf.generation.results import pack
+from keras_txf.generation.results import WithState, check_state, check_state_options, check_top_logprobs, pack
 from keras_txf.generation.samplers import check_options, check_sequences, check_stop_strings, check_stream, get_sampler
-from keras_txf.generation.state import WithState, check_state, check_state_options
 from keras_txf.generation.stop_strings import stop_strings_of
-from keras_txf.generation.top_logprobs import check_top_logprobs
 from keras_txf.layers.adapters import active_adapters
 from keras_txf.layers.cache_kinds import cache_kind
 from keras_txf.layers.caches import Cache

@@ -10,7 +10,7 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.generation.prompts import prompt_lists, start_list
-from keras_txf.generation.state import check_state
+from keras_txf.generation.results import check_state
 from keras_txf.layers.serialization import register
 from keras_txf.layers.token_input import inputs_by_name, series_inputs, target_name, token_input
 from keras_txf.models.checked_model import CheckedModel

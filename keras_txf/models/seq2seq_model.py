@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_txf.checks import short_repr
-from keras_txf.generation.buckets import bucket
+from keras_txf.generation.loop import bucket
 from keras_txf.generation.prompts import prompt_lists, start_list
 from keras_txf.generation.results import pad_rows
 from keras_txf.layers.serialization import register

@@ -9,7 +9,7 @@ from keras import ops
 from keras_txf.backend import compilers, random
 from keras_txf.backend.compilers import compiled
 from keras_txf.generation.loop import run_steps
-from keras_txf.generation.step_seeds import StepSeed
+from keras_txf.generation.parameters import StepSeed
 
 pytestmark = pytest.mark.usefixtures("compiled")
 on_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="of TensorFlow's functions and XLA")

@@ -11,7 +11,7 @@ from keras import ops
 from refusals import built, generate, refused
 
 import keras_txf as txf
-from keras_txf.generation.bounds import log_probabilities
+from keras_txf.generation.logits import log_probabilities
 
 generation = txf.generation
 LARGEST, TINY = 3.4e38, 1.2e-38

@@ -14,7 +14,7 @@ from refusals import refused
 
 from keras_txf.backend.compilers import compiled
 from keras_txf.generation import processors
-from keras_txf.generation.history import History
+from keras_txf.generation.loop import History
 from keras_txf.generation.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
 from keras_txf.generation.processors import (
     ForbiddenTokens,

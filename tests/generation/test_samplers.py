@@ -15,8 +15,9 @@ from scipy import stats
 
 import keras_txf as txf
 from keras_txf.backend.compilers import compiled
-from keras_txf.generation import logits_warpers, samplers
-from keras_txf.generation.step_seeds import StepSeed
+from keras_txf.generation import logits as logits_module
+from keras_txf.generation import samplers
+from keras_txf.generation.parameters import StepSeed
 from keras_txf.ops.tensors import LOWEST
 
 Greedy, Sampling = txf.generation.Greedy, txf.generation.Sampling
@@ -122,7 +123,7 @@ def test_rounding_draws_nothing_that_is_forbidden(monkeypatch):
     shares = np.concatenate([[0, 1], *shares]).astype("float32")  # 1 stands for a sum that ends too low
 
     def draw(logits, shares):
-        return logits_warpers.draw(ops.repeat(logits, shares.shape[0], axis=0), shares)
+        return logits_module.draw(ops.repeat(logits, shares.shape[0], axis=0), shares)
 
     tokens = drawing.array(compiled(draw, [])(logits, ops.convert_to_tensor(shares[:, None]))).astype(int)
     assert np.isfinite(row[0, tokens]).all()
@@ -164,7 +165,7 @@ def test_top_k_of_any_numbers(rows, k):
     """Zeros of both signs, the largest and the smallest, -inf: in the order of their integers."""
     logits = np.array(rows, "float32")
     expected = np.where(logits >= np.sort(logits)[:, -k, None], logits, -np.inf)
-    found = logits_warpers.keep_top_k(ops.convert_to_tensor(logits), k)
+    found = logits_module.keep_top_k(ops.convert_to_tensor(logits), k)
     np.testing.assert_array_equal(dropped(found), dropped(expected))
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_txf.generation.top_k import top_k
+from keras_txf.generation.logits import top_k
 
 
 @pytest.mark.parametrize("size, k", [(5, 5), (300, 3), (1000, 7), (1001, 7), (4097, 20), (64, 1), (65, 1)])

@@ -11,14 +11,13 @@ from keras_txf.backend.functional_graph import drop_mask, mask_of, set_mask
 from keras_txf.checks import short_repr
 from keras_txf.generation.decoding.keras_layers import KERAS_ATTENTION, read_attention, read_hub_block
 from keras_txf.generation.decoding.layout import move_slots
-from keras_txf.generation.decoding.parts import Part
-from keras_txf.generation.decoding.values import arguments_of
+from keras_txf.generation.decoding.parts import Part, arguments_of
 from keras_txf.layers.base import call_parameters
 from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
 from keras_txf.layers.cache_slots import cache_slots
 from keras_txf.layers.caches import Cache
-from keras_txf.ops.masks import combine_masks
 from keras_txf.ops.tensors import swap_heads
+from keras_txf.ops.masks import combine_masks
 
 CONTEXT = "context_"  # before the names of the second cache in a memory of two
 

@@ -18,9 +18,18 @@ from keras_txf.backend.functional_graph import mask_of, set_mask
 from keras_txf.generation.decoding.cached_part import CachedPart
 from keras_txf.generation.decoding.choice import make_part
 from keras_txf.generation.decoding.layout import OrderedLayout, PromptLayout, StepLayout
-from keras_txf.generation.decoding.parts import CutPart, PaddingPart, PrefixPart, PromptPart
+from keras_txf.generation.decoding.parts import (
+    CutPart,
+    PaddingPart,
+    PrefixPart,
+    PromptPart,
+    entered,
+    finds_padding,
+    last_column,
+    logits_of,
+    needed_calls,
+)
 from keras_txf.generation.decoding.trial import check_part
-from keras_txf.generation.decoding.values import entered, finds_padding, last_column, logits_of, needed_calls
 from keras_txf.layers.caches import Cache
 from keras_txf.layers.features import masks_of_inputs
 from keras_txf.layers.token_input import inputs_by_name, target_name, token_input

@@ -9,7 +9,7 @@ from keras import ops
 from keras_txf.backend.flat_graph import call_operation, symbols_in
 from keras_txf.backend.keras_private import attend_with, read_sequence
 from keras_txf.checks import short_repr
-from keras_txf.generation.decoding.values import arguments_of
+from keras_txf.generation.decoding.parts import arguments_of
 from keras_txf.layers.base import call_parameters
 from keras_txf.ops.masks import slice_axis
 

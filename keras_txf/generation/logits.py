@@ -1,13 +1,71 @@
-"""Filters that leave unlikely tokens out, and a draw from the tokens that remain.
+"""Arithmetic of logits: bounds, the k largest, filters of unlikely tokens, and a random draw.
 
 Legend: R rows, V vocabulary.
 """
+
+import math
 
 import numpy as np
 from keras import ops
 
 from keras_txf.backend.random import uniform
-from keras_txf.ops.tensors import LOWEST
+from keras_txf.ops.tensors import LOWEST, minus_infinity_unless
+
+LARGEST_LOGIT = 1e30  # the sum of as many logits as a text has tokens is finite
+
+
+def bounded(changed, logits):
+    """The changed logits, clipped so that their sums are finite in float32; -inf where `logits` are -inf."""
+    return ops.where(logits < LOWEST, logits, ops.clip(changed, -LARGEST_LOGIT, LARGEST_LOGIT))
+
+
+def log_probabilities(logits):
+    """The log-softmax of each row, float32; -inf in a row of -inf alone, where a softmax would be NaN."""
+    forbidden = ops.max(logits, axis=-1, keepdims=True) < LOWEST
+    return ops.where(forbidden, logits, ops.log_softmax(ops.where(forbidden, 0.0, logits)))
+
+
+MISSING = LOWEST / 2  # stands for -inf: above the padding of groups, which is never among the k largest
+
+
+def top_k(x, k):
+    """The k largest numbers of each row, in order, and their indices.
+
+    The k largest numbers lie in the k groups with the largest maxima: only the maxima and the numbers of k groups are
+    sorted. Equal numbers may come in any order. Numbers up to `MISSING` count as -inf.
+
+    Args:
+        x: float (R, V).
+        k: at most V.
+
+    Returns:
+        (R, k), and int32 (R, k).
+    """
+    size = x.shape[1]
+    width = 2 ** (math.isqrt(size // k).bit_length() - 1)  # a power of two often leaves nothing to pad
+    if width < 8:  # a sort of so few is cheap
+        values, indices = ops.top_k(x, k)
+        return values, ops.cast(indices, "int32")
+    groups = -(-size // width)
+    padded = ops.pad(ops.maximum(x, MISSING), ((0, 0), (0, groups * width - size)), constant_values=LOWEST)
+    # A group is a column, so that all maxima are taken side by side.
+    _, best = ops.top_k(ops.max(ops.reshape(padded, (-1, width, groups)), axis=1), k)
+    members = ops.cast(best, "int32")[..., None] + groups * ops.arange(width, dtype="int32")
+    members = ops.reshape(members, (-1, k * width))
+    values, indices = ops.top_k(gather_rows(padded, members), k)
+    indices = gather_rows(members, ops.cast(indices, "int32"))
+    is_number = values > MISSING
+    return ops.where(is_number, values, minus_infinity_unless(is_number)), indices
+
+
+def gather_rows(x, indices):
+    """(B, W, ...) and int (B, F) -> (B, F, ...): from each batch entry the rows with these indices.
+
+    They are gathered from one table of all rows: `take_along_axis` would look up each number and takes far more code.
+    """
+    batch, width = ops.shape(x)[:2]
+    first = width * ops.arange(batch, dtype=indices.dtype)[:, None]
+    return ops.take(ops.reshape(x, (-1, *ops.shape(x)[2:])), first + indices, axis=0)
 
 
 def draw(logits, seed):

@@ -1,16 +1,18 @@
-"""Options that change without another compilation: the floats of samplers and processors become tensors.
+"""What a compiled loop takes as tensors: the floats of samplers and processors, and seeds.
 
-A frozen dataclass whose floats stand in no condition declares this by `dynamic_parameters = True`. Its type and its
-other fields belong to the compiled loop.
+Options that are tensors change without another compilation. A frozen dataclass whose floats stand in no condition
+declares them by `dynamic_parameters = True`. Its type and its other fields belong to the compiled loop.
 """
 
 import copy
 import dataclasses
 import numbers
 
+import keras
 import numpy as np
 from keras import ops
 
+from keras_txf import checks
 from keras_txf.checks import short_repr
 
 
@@ -66,3 +68,33 @@ def set_fields(instance, **values):
 def is_zero(value):
     """Whether this is the number 0. The value of a tensor is unknown while a loop is compiled: False."""
     return isinstance(value, numbers.Real) and value == 0
+
+
+DRAW_STRIDE = 2**20  # between the seeds of two draws in one step
+# 2**32 divided by the golden ratio. PyTorch adds seed and step, so with a stride of 1 the steps of one seed would draw
+# what other seeds draw.
+STEP_STRIDE = 0x61C88647
+
+
+def seed_state(seed):
+    """The state that draws begin with, int (2,): of any integer, and of None another one at each call."""
+    seed = checks.optional(checks.integer, "seed", seed)
+    return keras.random.SeedGenerator(None if seed is None else seed % 2**31).state.value  # no backend takes all
+
+
+class StepSeed(keras.random.SeedGenerator):
+    """The seeds of one step, as Keras takes them: tensors, so that a compiled loop keeps no state.
+
+    Args:
+        seed: int (2,), of the call of `generate`.
+        count: int (), the step.
+    """
+
+    def __init__(self, seed, count):
+        self.value = seed + ops.cast(ops.stack([ops.zeros_like(count), count]), seed.dtype) * STEP_STRIDE
+        self.draws = 0
+
+    def next(self, ordered=True):
+        offset = self.draws * DRAW_STRIDE
+        self.draws += 1
+        return self.value + ops.convert_to_tensor([0, offset], self.value.dtype)
