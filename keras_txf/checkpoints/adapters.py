@@ -30,7 +30,7 @@ from keras_txf.training.adapters import (
     check_new_name,
     dense_layers,
     insert_adapter,
-    trained_beside,
+    shared_variables,
 )
 
 WEIGHTS = "adapter_model.safetensors"
@@ -146,7 +146,7 @@ def save_adapter(
     checks.optional(checks.string, "base", base)
     checks.one_of("dtype", dtype, DTYPES)
     info = _info_of(model, config)
-    layers, shared = adapted_layers(model, name), trained_beside(model)
+    layers, shared = adapted_layers(model, name), shared_variables(model)
     if shared and not any(layer.active == name for layer in layers.values()):
         raise ValueError(
             f"`name` must be the active adapter, with which {short_repr(shared[0].path)} was trained; received "

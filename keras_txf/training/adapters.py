@@ -1,4 +1,4 @@
-"""LoRA: fine-tuning by a few numbers beside a frozen base."""
+"""LoRA: fine-tuning of a few weights that are added to a frozen base."""
 
 import re
 from collections.abc import Sequence
@@ -23,36 +23,36 @@ def add_adapter(
     targets: str | Sequence[str] = ("*/query", "*/value"),
     heads: str | Sequence[str] | None = None,
 ) -> None:
-    """Adds a LoRA adapter and makes it the active one: from now on training changes it alone, and new heads.
+    """Adds a LoRA adapter and activates it: from now on training changes only the adapter and new heads.
 
-    A target computes x W + alpha / rank · x A B, where W stays as it is, and B begins with zeros: at first the model
-    gives what it gave. Several adapters may live on one model, see `use_adapter`. `compile` and `fit` are
-    Keras' own, before or after; `.keras` files keep all adapters, `save_adapter` writes one alone. The base may be
-    quantized to int8 or int4 (QLoRA), before or after; float8 trains the kernels themselves and takes no adapter.
+    A target computes x W + alpha / rank · x A B. W does not change, and B starts as zeros, so the outputs of the model
+    are the same at first. A model may have several adapters, see `use_adapter`. `compile` and `fit` of Keras work
+    before or after this call. `.keras` files keep all adapters; `save_adapter` writes one adapter. The base may be
+    quantized to int8 or int4 (QLoRA), before or after. float8 trains the kernels themselves and takes no adapter.
 
     Args:
-        model: from a builder, or any model with Dense or EinsumDense layers, such as those of Keras' own attention.
-        name: what to call it: letters, digits, `_` and `-`.
+        model: a model of a builder, or any model with Dense or EinsumDense layers, such as Keras' own attention.
+        name: name of the adapter: letters, digits, `_` and `-`.
         rank: number of columns of A.
         alpha: the scale of the update, times `rank`.
-        dropout: rate on x on its way to A, in training only.
-        targets: patterns of paths of Dense and EinsumDense layers, those in parts of your own included: "*/query",
-            "decoder_[2-5]/attention/*" or "*/feed_forward/*". A `*` stands for anything, slashes included. Of a
-            recurrent model its attention and readout alone have such, "decoder/*": the kernels of Keras' LSTM and GRU
-            take no adapter, nor does a subclass with a `call` of its own. If two models inside of this one have
-            layers of the same paths, as two encoders have, a path means both, and "queries/encoder_0/*" the one of the
-            model of this name.
-        heads: patterns of paths of layers that are trained as a whole. Default: what comes after the last block,
-            such as a classifier's `logits`; but for norms, and for logits over the vocabulary, which are no new head.
-            Projections of this package become a part of the adapter, which begins with their values, and come back when
-            another is used. Layers of others are trained themselves, and so go with one adapter alone.
+        dropout: dropout rate on the input of A, in training only.
+        targets: patterns of paths of Dense and EinsumDense layers, also inside your own layers: "*/query",
+            "decoder_[2-5]/attention/*" or "*/feed_forward/*". A `*` matches any text, slashes included. In a recurrent
+            model only attention and readout match, "decoder/*": the kernels of Keras' LSTM and GRU take no adapter,
+            nor does a subclass of Dense with its own `call`. If two models inside this model have layers with the same
+            paths, as two encoders have, a path means both; "queries/encoder_0/*" means the layers of the model with
+            the name "queries".
+        heads: patterns of paths of layers that are trained as a whole. Default: the layers after the last block, such
+            as a classifier's `logits`, except norms and logits over the vocabulary, which are not new heads.
+            Projections of this package become a part of the adapter: the adapter trains a copy of their values.
+            Other layers are trained themselves, so they go with one adapter only.
 
-    Everything else is frozen, and stays so without the adapter: see `unfreeze`.
+    Everything else is frozen, and stays frozen without the adapter: see `unfreeze`.
 
     Raises:
-        ValueError: a pattern that matches nothing, no targets, a rank above their width, a name that is taken, a second
-            adapter beside heads that are trained themselves, a base quantized otherwise than to int8 or int4, two
-            layers of one path that no name of a model around them tells apart.
+        ValueError: a pattern without a match, no targets, a rank above the width of all targets, a name in use, a
+            second adapter next to heads that are trained themselves, a base quantized to another mode than int8 or
+            int4, two layers with the same path that no name of a surrounding model distinguishes.
 
     Reference:
         [LoRA](https://arxiv.org/abs/2106.09685)
@@ -66,12 +66,12 @@ def add_adapter(
     2147
     """
     check_new_name(model, name)
-    given = {"rank": rank, "alpha": alpha, "dropout": dropout}
-    options = {option: check(option, given[option]) for option, check in adapters.LowRank.checks.items()}
+    values = {"rank": rank, "alpha": alpha, "dropout": dropout}
+    options = {option: check(option, values[option]) for option, check in adapters.LowRank.checks.items()}
     layers = dense_layers(model)
-    chosen = select_layers("targets", targets, model, layers.values(), "Dense and EinsumDense layers")
+    selected = select_layers("targets", targets, model, layers.values(), "Dense and EinsumDense layers")
     names = {id(layer): path for path, layer in layers.items()}
-    targets = [names[id(layer)] for layer in chosen]
+    targets = [names[id(layer)] for layer in selected]
     widest = max(max(kernel_shape(layers[path])) for path in targets)
     if options["rank"] > widest:
         raise ValueError(
@@ -79,29 +79,29 @@ def add_adapter(
         )
     heads = heads_of(model, heads)
     inside = {inner.path for head in heads for inner in flatten_layers(head)}
-    own = [path for path, layer in layers.items() if path in inside and isinstance(layer, Projection)]
-    kinds = dict.fromkeys(own, ("whole", {})) | dict.fromkeys(targets, ("low_rank", options))
-    within = {id(variable) for path in kinds for variable in layers[path].variables}
-    shared = [v for head in heads for v in trainable_by_nature(head) if id(v) not in within]
+    projections = [path for path, layer in layers.items() if path in inside and isinstance(layer, Projection)]
+    kinds = dict.fromkeys(projections, ("whole", {})) | dict.fromkeys(targets, ("low_rank", options))
+    adapted = {id(variable) for path in kinds for variable in layers[path].variables}
+    shared = [v for head in heads for v in trainable_by_nature(head) if id(v) not in adapted]
     insert_adapter(model, name, kinds, shared)
 
 
 def use_adapter(model: keras.Model, name: str | None) -> None:
-    """Switches to another adapter of the model, or to none: the bare base, just as it was.
+    """Switches to another adapter of the model, or to the base without an adapter.
 
-    It holds for `fit`, `predict`, `generate` and all that the model does from now on, and only its variables are
-    trained. What was compiled before is compiled again, loops of `generate` once for each adapter. An optimizer that
-    has trained another adapter begins anew, at its current learning rate; a schedule begins anew too.
+    The adapter is active in `fit`, `predict`, `generate` and every other call of the model, and only its variables are
+    trained. Compiled functions are compiled again, loops of `generate` once for each adapter. An optimizer that has
+    trained another adapter restarts at its current learning rate; a schedule restarts too.
 
-    Functions of your own in which a compiler has traced the model, other models that share its layers and have been
-    run, and what was exported keep the adapter that they have seen.
+    Your own compiled functions that have traced the model, exported models, and other models that share its layers
+    and have run, keep the adapter that was active then.
 
     Args:
-        model: with adapters.
-        name: that of an adapter, or None.
+        model: a model with adapters.
+        name: name of an adapter, or None.
 
     Raises:
-        ValueError: no adapter of this name.
+        ValueError: the model has no adapter with this name.
 
     Example:
 
@@ -121,14 +121,14 @@ def use_adapter(model: keras.Model, name: str | None) -> None:
 
 
 def merge_adapter(model: keras.Model, name: str = "default") -> None:
-    """Adds an adapter to the kernels for good, and removes it: the model gives the same, and costs what the base does.
+    """Adds an adapter to the kernels permanently and removes it: the outputs are the same, at the cost of the base.
 
     Args:
-        model: with this adapter and no other, for others would lie on another base then.
-        name: of the adapter.
+        model: a model with this adapter only: other adapters were trained on the base before the merge.
+        name: name of the adapter.
 
     Raises:
-        ValueError: no adapter of this name, another one beside it, a quantized base.
+        ValueError: the model has no adapter with this name, has another adapter, or is quantized.
 
     Example:
 
@@ -162,14 +162,14 @@ def merge_adapter(model: keras.Model, name: str = "default") -> None:
 
 
 def remove_adapter(model: keras.Model, name: str = "default") -> None:
-    """Removes an adapter. If it is the active one the bare base is left, which stays frozen: see `unfreeze`.
+    """Removes an adapter. If the adapter is active, the base remains and stays frozen: see `unfreeze`.
 
     Args:
-        model: with adapters.
-        name: of the adapter.
+        model: a model with adapters.
+        name: name of the adapter.
 
     Raises:
-        ValueError: no adapter of this name.
+        ValueError: the model has no adapter with this name.
 
     Example:
 
@@ -187,10 +187,16 @@ def remove_adapter(model: keras.Model, name: str = "default") -> None:
 
 
 def insert_adapter(model, name, kinds, shared, fill=None):
-    """Adds an adapter of these kinds and options by path, and freezes all but it and the `shared` variables.
+    """Adds an adapter and freezes everything else except the `shared` variables.
 
-    `fill` gives them their values, before an optimizer begins anew: some keep copies. After an error the model has the
-    layers and variables that it had.
+    An error leaves the layers and variables of the model unchanged.
+
+    Args:
+        model: a built model.
+        name: name of the adapter.
+        kinds: dict of layer path -> (kind of `layers.adapters.KINDS`, options).
+        shared: variables that are trained themselves.
+        fill: function that assigns the values, called before an optimizer restarts: some optimizers keep copies.
     """
     layers = dense_layers(model)
     _check_shared(model, name, shared)
@@ -199,7 +205,7 @@ def insert_adapter(model, name, kinds, shared, fill=None):
         if mode not in adapters.QUANTIZED:
             raise ValueError(f"`model` must be float, int8 or int4 to have adapters; {path} is {mode}.")
         if layers[path].lora_enabled:
-            raise ValueError(f"`model` must not have Keras' own LoRA beside adapters; {path} has, from `enable_lora`.")
+            raise ValueError(f"`model` must not have Keras' own LoRA next to adapters; {path} has, from `enable_lora`.")
     kept = {id(variable) for variable in shared}
     before = [(variable, variable.trainable) for variable in trainable_by_nature(model)]
     try:
@@ -220,13 +226,13 @@ def insert_adapter(model, name, kinds, shared, fill=None):
 
 
 def dense_layers(model):
-    """The layers of a model that take adapters by their names, by which adapters are known: mostly their paths."""
+    """The layers of a model that take adapters, by their names in files, which are mostly their paths."""
     check_model(model)
     return layers_by_name(model, adapters.takes_adapters)
 
 
 def adapted_layers(model, name=None):
-    """The layers of a model that have an adapter, or that of a name, by their paths."""
+    """The layers of a model that have an adapter, or the adapter `name`, by their names in files."""
     layers = {path: layer for path, layer in dense_layers(model).items() if adapters.adapters_of(layer)}
     return {path: layer for path, layer in layers.items() if name is None or name in layer.adapters}
 
@@ -245,11 +251,11 @@ def check_known_name(model, name):
         )
 
 
-def trained_beside(model):
-    """The variables that are trained themselves beside the active adapter."""
+def shared_variables(model):
+    """The variables that are trained and belong to no adapter."""
     layers = adapted_layers(model).values()
-    own = {id(v) for layer in layers for adapter in layer.adapters.values() for v in adapter.variables.values()}
-    return [variable for variable in model.trainable_variables if id(variable) not in own]
+    adapted = {id(v) for layer in layers for adapter in layer.adapters.values() for v in adapter.variables.values()}
+    return [variable for variable in model.trainable_variables if id(variable) not in adapted]
 
 
 def _names(model):
@@ -257,8 +263,11 @@ def _names(model):
 
 
 def _check_shared(model, name, shared):
-    """Heads that are no part of an adapter would be trained away from under the others."""
-    others, before = sorted(_names(model)), trained_beside(model) if _names(model) else []
+    """Raises ValueError if a model with several adapters has heads that belong to no adapter.
+
+    One adapter would change such heads, and the others rely on their values.
+    """
+    others, before = sorted(_names(model)), shared_variables(model) if _names(model) else []
     if others and (shared or before):
         path = [*shared, *before][0].path
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The mean of the last checkpoints: a callback that keeps them, and a function that averages them."""
+"""The mean of the last checkpoints: a callback that keeps the files, and a function that averages them."""
 
 import math
 import os
@@ -17,9 +17,9 @@ from keras_txf.reading import reading
 
 
 class CompleteEpochs(keras.callbacks.Callback):
-    """Knows at the end of an epoch whether a callback earlier in the list stopped the training within the epoch."""
+    """The base of callbacks that save at the end of an epoch, unless a callback stopped the training within it."""
 
-    async_safe = True  # Keras may call `on_train_batch_end` from a thread of its own
+    async_safe = True  # Keras may call `on_train_batch_end` from another thread
 
     def on_train_begin(self, logs=None):
         self._stopped_inside = False
@@ -30,23 +30,24 @@ class CompleteEpochs(keras.callbacks.Callback):
 
 
 SUFFIX = ".weights.h5"
-OVERHEAD = 2048  # bytes of a variable in Keras' files beside its values, at most; 1,050 are usual
+OVERHEAD = 2048  # the most bytes that a variable takes in Keras' files in addition to its values; 1,050 are usual
 
 
 class KeepCheckpoints(CompleteEpochs):
     """Saves the weights at the end of each epoch, and keeps the last files for `average_checkpoints`.
 
     `model.save_weights` writes the files `epoch_00001.weights.h5` and so on, atomically: to a temporary path, which is
-    then renamed. Keras' `ModelCheckpoint` keeps one file or all of them. An epoch that a callback stops within is not
-    saved: put this callback after the one that stops, such as `TerminateOnNaN`, or a NaN would be part of every mean.
+    then renamed. Keras' `ModelCheckpoint` keeps one file or all files. If a callback stops the training within an
+    epoch, the epoch is not saved: put this callback after callbacks such as `TerminateOnNaN`, or a NaN would enter
+    every mean.
 
     Args:
-        folder: a folder for this training alone.
-        keep: the number of files to keep, those of the last epochs.
+        folder: a folder for this training only.
+        keep: the number of files to keep, the files of the last epochs.
 
     Raises:
-        ValueError: `folder` is a file or no path; the folder has files of later epochs than the first of `fit`; the
-            disk is full or read-only. The files of earlier epochs are then as they were.
+        ValueError: `folder` is a file or not a path; the folder has files of later epochs than the first of `fit`; the
+            disk is full or read-only. The files of earlier epochs are then unchanged.
 
     Example:
 
@@ -74,7 +75,7 @@ class KeepCheckpoints(CompleteEpochs):
         later = [file.name for file in _checkpoints(self.folder) if _epoch(file) > epoch + 1]
         if later and not self._begun:
             raise ValueError(
-                f"`folder` must have no checkpoints beyond the epoch at which `fit` begins, {epoch}; {self.folder} "
+                f"`folder` must have no checkpoints after the epoch at which `fit` begins, {epoch}; {self.folder} "
                 f"has {', '.join(later[:3])}{' ...' * (len(later) > 3)}, of another training. Remove these "
                 "files or choose another folder."
             )
@@ -95,17 +96,17 @@ class KeepCheckpoints(CompleteEpochs):
 def average_checkpoints(model: keras.Model, checkpoints: str | os.PathLike | Sequence[str | os.PathLike]) -> None:
     """Sets the model's weights to the mean of several checkpoints, as the paper does with its last 5 to 20.
 
-    Use it after the training. For an exponential average during the training, Keras has `use_ema=True` of every
-    optimizer and the callback `SwapEMAWeights`.
+    Use this function after the training. For an exponential average during the training, Keras has `use_ema=True` of
+    every optimizer and the callback `SwapEMAWeights`.
 
     Args:
         model: a built model.
         checkpoints: the folder of `KeepCheckpoints`, or a list of files that `model.load_weights` reads. The last file
-            gives the weights that are not floats, and the optimizer's state where the files have it.
+            gives the weights that are not floats, and the optimizer's state if the files have it.
 
     Raises:
-        ValueError: no checkpoint, a file that is missing, broken or of another model. The weights of the model are then
-            as they were.
+        ValueError: no checkpoint, or a file that is missing, broken or of another model. The weights of the model are
+            then unchanged.
 
     Reference:
         [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 6.1.
@@ -133,11 +134,11 @@ def average_checkpoints(model: keras.Model, checkpoints: str | os.PathLike | Seq
 
 
 def _files(checkpoints):
-    """Returns the files to average; refuses missing ones."""
+    """Returns the files to average. Raises ValueError if one is missing."""
     if isinstance(checkpoints, (str, os.PathLike)):
         folder = checks.path("checkpoints", checkpoints)
-        if folder.is_dir() and (found := _checkpoints(folder)):
-            return found
+        if folder.is_dir() and (files := _checkpoints(folder)):
+            return files
     elif isinstance(checkpoints, (list, tuple)) and checkpoints:
         files = [checks.path("checkpoints", file) for file in checkpoints]
         for file in files:
@@ -158,7 +159,10 @@ def _checkpoints(folder):
 
 
 def _epoch(file):
-    """Returns the epoch in the name of a file of `KeepCheckpoints`, None for other files: 100000 sorts before 99999."""
+    """Returns the epoch in the name of a file of `KeepCheckpoints`, None for other files.
+
+    Files are sorted by epoch: as text, 100000 would come before 99999.
+    """
     match = re.fullmatch(rf"epoch_(\d{{5,}}){re.escape(SUFFIX)}", file.name, re.ASCII)
     return int(match[1]) if match else None
 

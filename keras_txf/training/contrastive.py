@@ -12,8 +12,8 @@ from keras_txf.ops.tensors import nan_unless
 from keras_txf.training.losses import TokenCrossEntropy, flat_targets, is_built_on_means
 
 
-class _OfPairs(keras.losses.Loss):
-    """Makes of an id for each pair the matrix that says which of the pairs match, True where the ids are equal."""
+class _ContrastiveLoss(keras.losses.Loss):
+    """The base of losses of pairs: turns the ids of pairs into a matrix of matches, True where two ids are equal."""
 
     def __init__(self, name):
         super().__init__(name=checks.optional(checks.string, "name", name), dtype="float32")
@@ -31,10 +31,10 @@ class _OfPairs(keras.losses.Loss):
             )
         if sample_weight is not None:
             sample_weight = checks.number_tensor("sample_weight", sample_weight)
-            given = tuple(sample_weight.shape)
-            if given[1:] not in ((), (1,)) or len({*sizes, *given[:1]} - {None}) > 1:
+            weights = tuple(sample_weight.shape)
+            if weights[1:] not in ((), (1,)) or len({*sizes, *weights[:1]} - {None}) > 1:
                 raise ValueError(
-                    f"`sample_weight` must have a weight for each pair, (B,); received {given} for {shape}."
+                    f"`sample_weight` must have a weight for each pair, (B,); received {weights} for {shape}."
                 )
         ids = ops.reshape(y_true, (-1,))
         return super().__call__(ids[:, None] == ids[None, :], y_pred, sample_weight)
@@ -44,20 +44,21 @@ class _OfPairs(keras.losses.Loss):
 
 
 @register
-class SoftmaxContrastiveLoss(_OfPairs):
-    """CLIP's loss: each image has to choose its text among those of the batch, and each text its image.
+class SoftmaxContrastiveLoss(_ContrastiveLoss):
+    """CLIP's loss: each image has to choose its text among the texts of the batch, and each text its image.
 
-    Use it with the output `logits` of `txf.models.dual_encoder`. The loss of a pair is the mean of two cross-entropies:
-    of the softmax over its row of the logits, and over its column. Large batches help, for the other pairs are what a
-    pair is told from. Under `tf.distribute` these are the pairs of the same replica.
+    Use this loss with the output `logits` of `txf.models.dual_encoder`. The loss of a pair is the mean of two
+    cross-entropies: of the softmax over its row of the logits, and of the softmax over its column. Large batches help,
+    because the other pairs of the batch are the negatives. Under `tf.distribute` the negatives are the pairs of the
+    same replica.
 
     Args:
         name: name of the loss.
 
     Call arguments:
-        y_true: int (B,), an id for each pair, such as `np.arange` of the number of pairs in the data. Pairs with one id
-            match each other too: an image of class 3 matches each text of class 3. The probability of a row is then
-            spread evenly over all that match.
+        y_true: int (B,), an id for each pair, such as `np.arange` of the number of pairs in the data. Pairs with the
+            same id match each other too: an image of class 3 matches each text of class 3. The target probability of
+            a row is then spread evenly over all its matches.
         y_pred: logits (B, B), of each image with each text.
         sample_weight: weights (B,) of the pairs.
 
@@ -89,12 +90,12 @@ class SoftmaxContrastiveLoss(_OfPairs):
 
 
 @register
-class SigmoidContrastiveLoss(_OfPairs):
+class SigmoidContrastiveLoss(_ContrastiveLoss):
     """SigLIP's loss: for each image and each text of the batch, whether they belong together.
 
-    Use it with the output `logits` of `txf.models.dual_encoder(logit_scale=10.0, max_logit_scale=None,
-    logit_bias=-10.0)`. Each of the B² pairs is judged by itself, so small batches do as well. Under `tf.distribute` the
-    pairs are those of the same replica.
+    Use this loss with the output `logits` of `txf.models.dual_encoder(logit_scale=10.0, max_logit_scale=None,
+    logit_bias=-10.0)`. Each of the B² pairs is judged independently, so small batches work too. Under `tf.distribute`
+    an image is compared with the texts of the same replica.
 
     Args:
         name: name of the loss.
@@ -131,9 +132,9 @@ class SigmoidContrastiveLoss(_OfPairs):
 class RDrop(TokenCrossEntropy):
     """Adds the divergence of two draws of dropout to their cross-entropy, in chunks as `TokenCrossEntropy` does.
 
-    Each batch holds its examples twice, one half after the other, in validation too; under `tf.distribute` the part of
-    each replica does. The loss is the mean cross-entropy of both draws, p and q, plus
-    strength / 4 (KL(p ‖ q) + KL(q ‖ p)): the paper's loss, divided by 2.
+    Each batch must hold its examples twice, the second half repeating the first, in validation too. Under
+    `tf.distribute` this holds for the batch of each replica. The loss is the mean cross-entropy of both draws, p and q,
+    plus strength / 4 (KL(p ‖ q) + KL(q ‖ p)): the paper's loss, divided by 2.
 
     Args:
         pad_id: target id that does not count; None counts every position.
@@ -149,11 +150,11 @@ class RDrop(TokenCrossEntropy):
         sample_weight: weights (2B,) of sequences or (2B, T) of tokens.
 
     Returns:
-        A scalar; NaN where the targets of the two halves differ and a graph hides their values.
+        A scalar; in a graph, which hides the values, NaN if the targets of the two halves differ.
 
     Raises:
-        ValueError: see `TokenCrossEntropy`; a strength that is not positive, an odd number of tokens where it is
-            known; in eager code, targets whose halves differ, such as those of a shuffled array.
+        ValueError: see `TokenCrossEntropy`; a strength that is not positive; a known, odd number of tokens; in eager
+            code, targets whose halves differ, such as targets of a shuffled array.
 
     Reference:
         [R-Drop](https://arxiv.org/abs/2106.14448)
@@ -182,11 +183,11 @@ class RDrop(TokenCrossEntropy):
 
     def call(self, y_true, y_pred):
         targets, repeated = _draws(y_true)
-        apart = divergences(ops.cast(y_pred, "float32"))
+        divergence = divergences(ops.cast(y_pred, "float32"))
         if self.pad_id is not None:
-            apart = ops.where(targets == self.pad_id, 0.0, apart)
-        apart = ops.where(targets == repeated, apart, nan_unless(targets == repeated))
-        return super().call(y_true, y_pred) + self.strength / 4 * twice(apart)
+            divergence = ops.where(targets == self.pad_id, 0.0, divergence)
+        divergence = ops.where(targets == repeated, divergence, nan_unless(targets == repeated))
+        return super().call(y_true, y_pred) + self.strength / 4 * twice(divergence)
 
     def total_in_chunks(self, factors, y_true, weights):
         targets, repeated = _draws(ops.reshape(y_true, (-1,)))
@@ -200,7 +201,7 @@ class RDrop(TokenCrossEntropy):
 
 
 def _draws(y_true):
-    """The targets (N,) of the first draw and those of the second."""
+    """The targets (N,) of the first draw, and the targets of the second."""
     count = y_true.shape[0]
     if count is not None and count % 2:
         raise ValueError(f"`y_true` must hold each example twice; received {count} tokens.")
@@ -208,7 +209,7 @@ def _draws(y_true):
     values = checks.concrete(first), checks.concrete(second)
     if all(value is not None for value in values) and not np.array_equal(*values):
         raise ValueError(
-            f"`y_true` must hold each example twice, one half after the other; received targets of which "
-            f"{np.sum(values[0] != values[1])} differ."
+            f"`y_true` must hold each example twice, one half after the other; received two halves with "
+            f"{np.sum(values[0] != values[1])} targets that differ."
         )
     return first, second

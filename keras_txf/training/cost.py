@@ -1,4 +1,4 @@
-"""What a training step of a model costs: arithmetic, memory and traffic, counted from what its layers do.
+"""The cost of a training step of a model: arithmetic, memory and traffic, counted from the work of its layers.
 
 Legend: B batch, T query length, S key length, N heads, K key-value heads, H head dim.
 """
@@ -19,25 +19,25 @@ from keras_txf.training.cost_record import record, size_of
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What `cost` counts. Its text is a table.
+    """The counts of `cost`. `str` of this object is a table.
 
     Args:
-        batch_size: rows of the batch; all counts but those of the weights are for the whole batch.
+        batch_size: rows of the batch; all counts except the counts of weights are for the whole batch.
         parameters: numbers in all weights.
-        trainable_parameters: numbers in those that training changes.
-        active_parameters: parameters without those of the experts that a token does not choose.
-        forward_flops: of all matrix products of a forward pass; a multiplication and an addition are 2 FLOPs.
-        attention_flops: the part of `forward_flops` that scores and weighted values take, over all T x S pairs.
+        trainable_parameters: numbers in the trainable weights.
+        active_parameters: `parameters` without the experts that a token does not choose.
+        forward_flops: FLOPs of all matrix products of a forward pass; a multiplication and an addition are 2 FLOPs.
+        attention_flops: the part of `forward_flops` for scores and weighted values, over all T x S pairs.
         hidden_flops: the part of `attention_flops` that a causal mask or a window hides. A kernel in blocks does not
             compute most of it.
         active_flops: `forward_flops` without the experts that a token does not choose.
-        training_flops: of all matrix products of a forward and a backward pass, with what is computed again.
-        weight_bytes, gradient_bytes: as stored. Only trainable weights have a gradient.
-        optimizer_bytes: Adam's two moments.
-        activation_bytes: what the forward pass keeps for the gradient; the highest, if blocks are computed again.
-        logit_bytes: the outputs of the model, and once more in float32 for the loss.
+        training_flops: FLOPs of all matrix products of a forward and a backward pass, recomputation included.
+        weight_bytes, gradient_bytes: bytes as stored. Only trainable weights have a gradient.
+        optimizer_bytes: bytes of Adam's two moments.
+        activation_bytes: bytes that the forward pass keeps for the gradient; the peak, if blocks are recomputed.
+        logit_bytes: bytes of the model's outputs, and of a float32 copy for the loss.
         product_bytes: operands and results of the matrix products of a training step, each read or written once.
-        update_bytes: what Adam reads (weight, gradient, two moments) and writes (weight, two moments).
+        update_bytes: bytes that Adam reads (weight, gradient, two moments) and writes (weight, two moments).
     """
 
     batch_size: int
@@ -65,7 +65,7 @@ class Cost:
 
     @property
     def moved_bytes(self) -> int:
-        """Traffic of matrix products and optimizer; work by element, which compilers fuse, is not in it."""
+        """Traffic of matrix products and optimizer, without elementwise work, which compilers fuse."""
         return self.product_bytes + self.update_bytes
 
     def __str__(self) -> str:
@@ -80,33 +80,33 @@ def cost(
     rematerialize: bool | None = None,
     fused_attention: bool = True,
 ) -> Cost:
-    """Counts what a training step of a model takes: FLOPs, memory, and bytes that move.
+    """Counts the cost of a training step of a model: FLOPs, memory, and bytes that move.
 
-    To see before a training whether a model fits a device and how fast it could be at best. The layers are followed
-    while Keras infers shapes: nothing is computed. Matrix products and convolutions count wherever they come from
-    `keras.ops`, in layers of your own too; work by element does not count as FLOPs.
+    The counts show before a training whether a model fits a device, and its best possible speed. `cost` follows the
+    layers while Keras infers shapes: nothing is computed. Matrix products and convolutions of `keras.ops` count
+    everywhere, in your own layers too; elementwise work does not count as FLOPs.
 
     Activations are the inputs of matrix products, norms, activation functions and gates, and masks of dropout, each
-    once. A compiler may keep fewer, by computing some again, or more.
+    counted once. A compiler may keep fewer, by recomputation, or more.
 
     Args:
-        model: a functional model, such as the builders return; or a function without arguments that returns one. The
-            function's model gets no values, so it may be larger than the memory.
+        model: a functional model, such as a model of a builder; or a function without arguments that returns a model.
+            The function's model gets no values, so it may be larger than the memory.
         batch_size: rows of a batch.
-        length: tokens of a row; a dict by the names of inputs where they differ, such as
+        length: tokens of a row; a dict by the names of inputs if they differ, such as
             `{"source_ids": 128, "target_ids": 100}`. None for inputs of a fixed size, such as pictures.
-        rematerialize: whether each block keeps its inputs alone and computes the rest again; None: as it was made
-            (`keras.RematScope` counts in its mode "full"). What is computed again counts as a whole, though a compiler
-            leaves out what no gradient needs.
-        fused_attention: whether the attention kernel keeps no scores (PyTorch's; JAX's on a GPU in half precision).
-            False, for sequences too short for blocks on TensorFlow and elsewhere on JAX, adds the weights (B, N, T, S)
-            to `activation_bytes` and `product_bytes`.
+        rematerialize: whether each block keeps only its inputs and recomputes the rest. None uses the model's own
+            setting (`keras.RematScope` counts in its mode "full"). A block that is recomputed counts as a whole, though
+            a compiler omits what no gradient needs.
+        fused_attention: whether the attention kernel keeps no scores (on PyTorch, and on JAX on a GPU in half
+            precision). False adds the weights (B, N, T, S) to `activation_bytes` and `product_bytes`: for JAX
+            elsewhere, and for TensorFlow with sequences too short for blocks.
 
     Returns:
         A `Cost`.
 
     Raises:
-        ValueError: a model without a graph or with a fixed batch size, a missing or needless `length`.
+        ValueError: a model without a graph or with a fixed batch size, a missing or superfluous `length`.
 
     Reference:
         [Reducing Activation Recomputation](https://arxiv.org/abs/2205.05198) for the activations;
@@ -115,11 +115,11 @@ def cost(
     Example:
 
     >>> model = txf.models.decoder_generator(1000, num_layers=2, dim=64, num_heads=4)
-    >>> found = txf.training.cost(model, batch_size=8, length=128)
-    >>> found.parameters, found.training_flops / found.forward_flops
+    >>> cost = txf.training.cost(model, batch_size=8, length=128)
+    >>> cost.parameters, cost.training_flops / cost.forward_flops
     (163968, 3.0)
-    >>> found = txf.training.cost(lambda: txf.models.decoder_generator(32000, 32, 4096, 32), 1, 2048)
-    >>> print(f"{found.memory_bytes / 1e9:.0f} GB")
+    >>> cost = txf.training.cost(lambda: txf.models.decoder_generator(32000, 32, 4096, 32), 1, 2048)
+    >>> print(f"{cost.memory_bytes / 1e9:.0f} GB")
     125 GB
     """
     batch_size = checks.size("batch_size", batch_size)
@@ -134,25 +134,22 @@ def cost(
     if not is_functional(model):
         raise ValueError(f"`model` must be a functional Keras model; received {short_repr(model)}.")
     shapes = _shapes(model, batch_size, length)
-    other = {name: (batch_size + 1, *shape[1:]) for name, shape in shapes.items()}  # what differs then has rows
+    # Tensors whose size differs for another batch size have rows of the batch.
+    other = {name: (batch_size + 1, *shape[1:]) for name, shape in shapes.items()}
     products, kept, outputs = record(model, shapes, other, rematerialize, fused_attention)
-    weights = model.weights
-    trained = model.trainable_weights
-    counts = {
-        "forward_flops": sum(2 * product.multiply_adds for product in products),
-        "attention_flops": sum(2 * product.multiply_adds for product in products if product.is_attention),
-        "hidden_flops": sum(2 * product.hidden for product in products),
-        "active_flops": sum(round(2 * product.multiply_adds * product.share) for product in products),
-        "training_flops": sum(round(2 * product.multiply_adds * product.passes) for product in products),
-        "product_bytes": sum(round(product.bytes * product.passes) for product in products),
-    }
+    weights, trained = model.weights, model.trainable_weights
     kept_outside = kept.pop(None, 0)
     return Cost(
         batch_size=batch_size,
         parameters=_numbers(weights),
         trainable_parameters=_numbers(trained),
-        active_parameters=_numbers(weights) - _idle_parameters(model),
-        **counts,
+        active_parameters=_numbers(weights) - _inactive_parameters(model),
+        forward_flops=sum(2 * product.multiply_adds for product in products),
+        attention_flops=sum(2 * product.multiply_adds for product in products if product.is_attention),
+        hidden_flops=sum(2 * product.hidden for product in products),
+        active_flops=sum(round(2 * product.multiply_adds * product.share) for product in products),
+        training_flops=sum(round(2 * product.multiply_adds * product.passes) for product in products),
+        product_bytes=sum(round(product.bytes * product.passes) for product in products),
         weight_bytes=_bytes(weights),
         gradient_bytes=_bytes(trained),
         optimizer_bytes=2 * _bytes(trained),
@@ -163,7 +160,7 @@ def cost(
 
 
 def _shapes(model, batch_size, length):
-    """The shape of each input by its name, without those that may be left out."""
+    """The shape of each input by its name, without optional inputs."""
     left_out = optional_inputs(model)
     inputs = [x for x in model.inputs if x.name not in left_out]
     free = [x.name for x in inputs if None in x.shape[1:]]
@@ -182,7 +179,9 @@ def _shapes(model, batch_size, length):
         raise ValueError(f"`length` must be None: all inputs have a fixed size; received {short_repr(length)}.")
     for name in free:
         if lengths.get(name) is None:
-            raise ValueError(f"`length` must be given for the input {short_repr(name)}; received {short_repr(length)}.")
+            raise ValueError(
+                f"`length` must have a value for the input {short_repr(name)}; received {short_repr(length)}."
+            )
     for x in inputs:
         if x.shape[0] is not None:
             raise ValueError(f"`model` must take any batch size; its input {short_repr(x.name)} has {x.shape[0]} rows.")
@@ -197,17 +196,17 @@ def _bytes(variables):
     return sum(math.prod(variable.shape) * size_of(variable.dtype) for variable in variables)
 
 
-def _idle_parameters(model):
+def _inactive_parameters(model):
     """Numbers in the experts that a token does not choose."""
-    idle = 0
-    for layer in flatten_layers(model):
-        if isinstance(layer, MixtureOfExperts):
-            idle += _numbers(layer.weights_of_experts()) * (layer.num_experts - layer.top_k) // layer.num_experts
-    return idle
+    return sum(
+        _numbers(layer.weights_of_experts()) * (layer.num_experts - layer.top_k) // layer.num_experts
+        for layer in flatten_layers(model)
+        if isinstance(layer, MixtureOfExperts)
+    )
 
 
 def _readable(name, value):
-    """A number with the unit that its name ends with."""
+    """A count as text, with the unit that its name ends with."""
     if name.endswith("bytes"):
         return _scaled(value, ("B", "kB", "MB", "GB", "TB", "PB"))
     if name.endswith("flops"):

@@ -1,4 +1,4 @@
-"""The matrix products of a model and what it keeps for the gradient, as Keras infers the shapes of its graph.
+"""Records the matrix products of a model and the tensors kept for the gradient, while Keras infers shapes.
 
 Legend: B batch, T query length, S key length, N heads, K key-value heads, H head dim.
 """
@@ -27,11 +27,11 @@ class Product:
     """A matrix product, or the two of an attention.
 
     Args:
-        multiply_adds: of the forward pass.
-        bytes: of operands and results.
-        passes: how many times as much a training step does: the product itself, a product for the gradient of each
-            operand that needs one, and the product again if it is computed again.
-        share: of the experts of a `MixtureOfExperts`, the part that a token chooses; else 1.
+        multiply_adds: multiply-adds of the forward pass.
+        bytes: bytes of operands and results.
+        passes: the work of a training step as a multiple of the forward pass: the product itself, a product for the
+            gradient of each operand that needs a gradient, and the product again if it is recomputed.
+        share: the share of the experts of a `MixtureOfExperts` that a token chooses; 1 for other products.
         is_attention: whether these are the products of an attention.
         hidden: multiply-adds of pairs that a causal mask or a window hides.
     """
@@ -45,17 +45,17 @@ class Product:
 
 
 def record(model, shapes, other_shapes, rematerialize, fused_attention):
-    """Follows a model.
+    """Runs a model on symbols and records its products and the tensors that it keeps.
 
     Args:
-        model: functional.
-        shapes: the shape of each input, by name; None where it is left out.
+        model: a functional model.
+        shapes: the shape of each input, by name.
         other_shapes: the same with another batch size: tensors of the same size in both hold weights or constants.
         rematerialize, fused_attention: see `cost`.
 
     Returns:
-        A list of `Product`; the bytes that are kept, by the number of the region that is computed again, None for the
-        rest; and the outputs, symbolic.
+        A list of `Product`; a dict of the bytes that are kept, by the number of the recomputed region, None outside;
+        and the outputs, symbolic.
     """
     runs = []
     for sizes in (shapes, other_shapes):
@@ -75,12 +75,19 @@ def record(model, shapes, other_shapes, rematerialize, fused_attention):
 
 
 def _product(entry, varies, trainable):
-    """The `Product` of an entry, given which of its operands depend on the rows of the batch."""
-    wanted = [x.reached if depends else x.trains(trainable) for x, depends in zip(entry.operands, varies, strict=True)]
+    """The `Product` of an entry.
+
+    Args:
+        varies: for each operand, whether it depends on the rows of the batch.
+        trainable: set of the shapes of trainable weights, each sorted.
+    """
+    needs_gradient = [
+        x.reached if depends else x.trains(trainable) for x, depends in zip(entry.operands, varies, strict=True)
+    ]
     if entry.hidden is None:
-        gradients = sum(wanted)
-    else:  # four products of half the size: for the queries, the keys, the values, and for the scores between
-        query, key, value = wanted
+        gradients = sum(needs_gradient)
+    else:  # four products of half the size: for the queries, the keys, the values, and the scores
+        query, key, value = needs_gradient
         gradients = (query + key + value + (query or key)) / 2
     return Product(
         multiply_adds=entry.multiply_adds * entry.times,
@@ -93,7 +100,7 @@ def _product(entry, varies, trainable):
 
 
 class _Tensor:
-    """A tensor, or the shape of one; `reached` says whether it depends on what training changes."""
+    """A tensor, or a shape alone; `reached` is whether the tensor depends on trainable weights."""
 
     def __init__(self, tensor, dtype=None, reached=True):
         self.tensor, self.shape = tensor, tuple(getattr(tensor, "shape", tensor))
@@ -101,7 +108,7 @@ class _Tensor:
         self.bytes = math.prod(self.shape) * size_of(dtype or tensor.dtype)
 
     def trains(self, shapes):
-        """Whether this is a weight that training changes; of a cast or transposed one its shape tells."""
+        """Whether this is a trainable weight. A weight that was cast or transposed is recognized by its shape."""
         if isinstance(self.tensor, keras.Variable):
             return self.tensor.trainable
         return tuple(sorted(self.shape)) in shapes
@@ -109,7 +116,7 @@ class _Tensor:
 
 @dataclasses.dataclass
 class _Entry:
-    """A product as it was met."""
+    """A product as recorded."""
 
     multiply_adds: int
     operands: list
@@ -132,16 +139,16 @@ class _Run:
 
         def call(*tensors):
             self.begin()
-            given = dict(zip(symbols, tensors))
-            return self.model(keras.tree.map_structure(given.get, names))
+            by_name = dict(zip(symbols, tensors))
+            return self.model(keras.tree.map_structure(by_name.get, names))
 
         stand_in = (multi_head, "attention", self.attention)
         return keras.tree.flatten(observe(self.model, call, symbols.values(), self, [stand_in]))
 
     def begin(self):
-        """Forgets everything: PyTorch's shapes are inferred anew where the first way fails."""
+        """Forgets everything: on PyTorch shapes are inferred a second time if the first attempt fails."""
         self.products, self.kept, self.known = [], [], set()
-        # Whether anything before trains; the tensors that do not depend on it, held, so that no other gets the id.
+        # Whether a trainable weight came before; the tensors that depend on none, kept so that no other gets their id.
         self.reached, self.unreached = False, {}
         self.region, self.regions = None, 0
         self.share, self.gated, self.times = 1.0, False, 1
@@ -164,7 +171,7 @@ class _Run:
             self.note(x, _name(x.dtype), copies=2)
 
     def keep(self, tensor, dtype=None):
-        """Notes a tensor that the gradient needs, once; no weight, and nothing that has no gradient."""
+        """Records a tensor that the gradient needs, once. Weights and integers are not recorded."""
         if isinstance(tensor, keras.Variable) or not _is_float(tensor) or (id(tensor), dtype) in self.known:
             return
         self.known.add((id(tensor), dtype))
@@ -210,7 +217,7 @@ class _Run:
         self.times //= length
 
     def attention(self, query, key, value, mask=None, return_scores=False, **_):
-        """Stands in for `ops.attention.attention`, whose way through a kernel or blocks depends on device and size."""
+        """Replaces `ops.attention.attention`, whose choice of a kernel or blocks depends on device and size."""
         output, scores = query * 1, (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
         if value.shape[-1] != query.shape[-1]:
             output = query[..., :1] * ops.ones(value.shape[-1:], query.dtype)
@@ -227,11 +234,11 @@ class _Run:
 
 
 def _visible_pairs(mask, queries, keys):
-    """Pairs of queries and keys that a causal mask and a window leave."""
+    """The number of pairs of queries and keys that a causal mask and a window leave."""
     if not isinstance(mask, AttentionMask):
         return queries * keys
-    places = np.arange(queries)
-    first, last = mask.visible_keys(places, places + 1)
+    positions = np.arange(queries)
+    first, last = mask.visible_keys(positions, positions + 1)
     first = np.clip(0 if first is None else first, 0, keys)
     last = np.clip(keys if last is None else last, 0, keys)
     return int(np.sum(np.broadcast_to(np.maximum(last - first, 0), (queries,))))

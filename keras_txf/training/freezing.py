@@ -17,20 +17,20 @@ from keras_txf.training.selection import check_model, select
 
 
 def freeze(model: keras.Model, patterns: str | Sequence[str] = "*") -> None:
-    """Keeps variables as they are in training, by patterns of their paths or of their layers'.
+    """Freezes variables: training does not change them. Patterns match the paths of variables or of their layers.
 
-    For fine-tuning with little data, or a part after the other. `model.summary()` says how much is left to train.
-    A `.keras` file keeps it, of Keras' own layers where all of their variables are frozen.
+    For fine-tuning with little data, or of one part after another. `model.summary()` shows how much is left to train.
+    A `.keras` file keeps the frozen state; of Keras' own layers only if all their variables are frozen.
 
     Args:
-        model: a built Keras model, compiled or not. A compiled one goes on with other variables to train, and with
-            an optimizer that begins anew, at its current learning rate; a schedule begins anew too. Compile it again
-            for another optimizer.
+        model: a built Keras model, compiled or not. A compiled model continues with its other variables and with an
+            optimizer that restarts at its current learning rate; a schedule restarts too. Compile the model again for
+            another optimizer.
         patterns: one or several, such as "embedding", "encoder_[0-3]", "*/attention/*" or "*/bias". A `*`
-            stands for anything, slashes included.
+            matches any text, slashes included.
 
     Raises:
-        ValueError: a pattern that matches nothing that training could change.
+        ValueError: a pattern that matches no variable that training could change.
 
     Example:
 
@@ -44,15 +44,16 @@ def freeze(model: keras.Model, patterns: str | Sequence[str] = "*") -> None:
 
 
 def unfreeze(model: keras.Model, patterns: str | Sequence[str] = "*") -> None:
-    """Trains variables again, by patterns of their paths or of their layers': the reverse of `freeze`.
+    """Unfreezes variables: the reverse of `freeze`. Patterns match the paths of variables or of their layers.
 
-    For gradual unfreezing call it between two `fit`. The variables of adapters that are not active stay as they are.
+    For gradual unfreezing call this function between two calls of `fit`. The variables of inactive adapters stay
+    frozen.
 
     Args:
         model, patterns: see `freeze`.
 
     Raises:
-        ValueError: a pattern that matches nothing that training could change.
+        ValueError: a pattern that matches no variable that training could change.
 
     Reference:
         [Universal Language Model Fine-tuning](https://arxiv.org/abs/1801.06146) for gradual unfreezing.
@@ -74,51 +75,50 @@ def set_trainable(model, flags):
     variables = trainable_by_nature(model)
     flags = {**{id(variable): variable.trainable for variable in variables}, **flags}
     for layer in flatten_layers(model):
-        own = trainable_by_nature(layer)
-        trainable = any(flags[id(variable)] for variable in own)
-        # Layers of ours keep it by variable in their files, Keras' own by layer. None may hide what is trainable.
+        of_layer = trainable_by_nature(layer)
+        trainable = any(flags[id(variable)] for variable in of_layer)
+        # Files keep `trainable` by variable for layers of this package, by layer for Keras' own layers. A layer with
+        # trainable=False would hide its trainable variables.
         keeps = isinstance(layer, (KeepsState, keras.Model))
-        if own and layer.trainable != trainable and (trainable or not keeps):
+        if of_layer and layer.trainable != trainable and (trainable or not keeps):
             layer.trainable = trainable
     for variable in variables:
         variable.trainable = flags[id(variable)]
-    accept_trainable_state(model)  # what was compiled is seen to below
+    accept_trainable_state(model)  # `follow_changes` updates the compiled functions
     follow_changes(model)
 
 
 def _matching(model, patterns):
-    """The variables that training could change and whose path, or that of a layer around them, a pattern matches."""
-    idle = set()
+    """The variables that training could change and whose path, or the path of a surrounding layer, matches."""
+    inactive = set()
     for layer in flatten_layers(model):
         for name, adapter in adapters_of(layer).items():
             if name != layer.active:
-                idle |= {id(variable) for variable in adapter.variables.values()}
-            elif not adapter.adds:  # it stands in the place of the layer's own
-                idle |= {id(kept_kernel(layer)), id(vars(layer)["bias"])}
-    variables = [variable for variable in trainable_by_nature(model) if id(variable) not in idle]
-    around = {}
+                inactive |= {id(variable) for variable in adapter.variables.values()}
+            elif not adapter.adds:  # the adapter replaces the weights of the layer
+                inactive |= {id(kept_kernel(layer)), id(vars(layer)["bias"])}
+    variables = [variable for variable in trainable_by_nature(model) if id(variable) not in inactive]
+    by_path = {}
     for variable in variables:
         parts = variable.path.split("/")
         for end in range(1, len(parts) + 1):
-            around.setdefault("/".join(parts[:end]), []).append(variable)
-    return [v for path in select("patterns", patterns, around, "layers or variables to train") for v in around[path]]
+            by_path.setdefault("/".join(parts[:end]), []).append(variable)
+    return [v for path in select("patterns", patterns, by_path, "layers or variables to train") for v in by_path[path]]
 
 
 def follow_changes(model):
-    """Makes the compiled steps and the optimizer anew.
+    """Recompiles the steps of a model and renews its optimizer, after a change of the trainable variables.
 
     The compiled steps of TensorFlow and JAX keep the variables of their trace. An optimizer keeps the variables of its
-    build: others are an error on TensorFlow and PyTorch, and on JAX, which goes by their order, one variable would get
-    the moments of another. The new optimizer has the current rate or the start of the schedule: its step count goes
-    with its moments, which are lost.
+    build: other variables raise an error on TensorFlow and PyTorch. On JAX, which goes by their order, a variable would
+    get the moments of another. The new optimizer has the current rate or the start of the schedule: moments and step
+    count are lost together.
     """
     for kind in ("train", "test", "predict"):
         if getattr(model, f"{kind}_function", None) is not None:
             getattr(model, f"make_{kind}_function")(force=True)
     optimizer, trainable = getattr(model, "optimizer", None), model.trainable_variables
-    if (
-        optimizer is None or not optimizer.built or not trainable
-    ):  # the base without an adapter may have nothing to train
+    if optimizer is None or not optimizer.built or not trainable:  # a base without an adapter may be all frozen
         return
     if {id(variable) for variable in trainable} != {id(variable) for variable in trained_by(optimizer)}:
         model.optimizer = renew(optimizer)
@@ -126,7 +126,7 @@ def follow_changes(model):
 
 
 def renew(optimizer, cls=None):
-    """Makes a new optimizer with the options of another, those outside of its configuration included.
+    """Makes a new optimizer with the options of another, including the options outside its configuration.
 
     Args:
         optimizer: any Keras optimizer.
@@ -135,9 +135,9 @@ def renew(optimizer, cls=None):
     config = optimizer.get_config()
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return type(optimizer)(**{**config, "inner_optimizer": renew(optimizer.inner_optimizer)})
-    own = config["optimizer"]["config"] if "optimizer" in config else config  # of a `LayerwiseDecay`
-    if "learning_rate" in own and not isinstance(optimizer._learning_rate, keras.Variable):
-        own["learning_rate"] = optimizer._learning_rate  # which may be a schedule or a function
+    options = config["optimizer"]["config"] if "optimizer" in config else config  # of a `LayerwiseDecay`
+    if "learning_rate" in options and not isinstance(optimizer._learning_rate, keras.Variable):
+        options["learning_rate"] = optimizer._learning_rate  # a schedule or a function
     make = type(optimizer).from_config
     result = make(config) if cls is None else make.__func__(cls, config)
     for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):

@@ -20,7 +20,7 @@ def teacher_forcing(source_ids: Any, target_ids: Any) -> tuple[dict[str, Any], A
         ({"source_ids": (B, S), "target_ids": (B, T - 1)}, targets (B, T - 1)).
 
     Raises:
-        ValueError: ids that are no integers, target rows of less than two tokens, different numbers of rows.
+        ValueError: ids that are not integers, target rows of fewer than two tokens, different numbers of rows.
 
     Example:
 
@@ -49,7 +49,7 @@ def shift_labels(ids: Any) -> tuple[Any, Any]:
         Inputs (..., T - 1) and targets (..., T - 1).
 
     Raises:
-        ValueError: ids that are no integers, rows of less than two tokens.
+        ValueError: ids that are not integers, rows of fewer than two tokens.
 
     Example:
 
@@ -70,7 +70,7 @@ def _as_array(name, ids):
     try:
         ids = ids if hasattr(ids, "shape") else np.asarray(ids)
         dtype = keras.backend.standardize_dtype(ids.dtype)
-    except (TypeError, ValueError):  # uneven rows, or values that are no numbers
+    except (TypeError, ValueError):  # rows of unequal lengths, or values that are not numbers
         raise ValueError(f"`{name}` must be an array or a tensor of ids; received {short_repr(ids)}.") from None
     if ids.shape == ():
         raise ValueError(f"`{name}` must hold rows of ids; received {short_repr(ids)}.")
@@ -85,14 +85,14 @@ def next_token_windows(ids: Any, length: int, stride: int | None = None) -> tupl
     Args:
         ids: int (number of tokens,), the whole text.
         length: tokens in each window's input.
-        stride: tokens from one window to the next; default `length`, so that each token but the first is a target
-            once. Drops tokens at the end that fill no window.
+        stride: tokens from one window to the next; default `length`, so that each token except the first is a target
+            once. Tokens at the end that do not fill a window are dropped.
 
     Returns:
         Inputs and targets, NumPy (windows, length) each; views of `ids`, not copies.
 
     Raises:
-        ValueError: ids that are no integers, a text shorter than one window and its target.
+        ValueError: ids that are not integers, a text shorter than one window and its target.
 
     Example:
 

@@ -4,6 +4,7 @@ Legend: D model dim, N heads, K key-value heads, H head dim, F intermediate dim,
 """
 
 import collections
+import itertools
 import re
 import warnings
 from collections.abc import Callable
@@ -28,38 +29,40 @@ def layout_map(
 ) -> keras.distribution.LayoutMap:
     """Returns the `keras.distribution.LayoutMap` of a model: how its weights are split over several devices.
 
-    For `keras.distribution.ModelParallel` on JAX, where a model or its optimizer is too large for one device. The map
-    has a row for each weight. Over `model_axis` it splits as Megatron-LM does, so that an attention and a feed-forward
+    For `keras.distribution.ModelParallel` on JAX, if a model or its optimizer is too large for one device. The map has
+    a row for each weight. It splits over `model_axis` as Megatron-LM does, so that an attention and a feed-forward
     layer need one sum over devices each:
 
     - query, key, value, gate and intermediate kernels by their columns, with their biases; output kernels by rows;
     - sinks, relative biases and norms of whole queries and keys by their heads;
     - tables of tokens, logits over the vocabulary and their biases by the vocabulary;
-    - experts and their router by their number, or experts by their width F where only that divides;
-    - LoRA's A beside a split by rows, B beside one by columns; int8 kernels as float ones, with their scales.
+    - experts and their router by the number of experts, or experts by their width F if only F divides;
+    - LoRA's A of a kernel that is split by rows, LoRA's B of a kernel that is split by columns;
+    - int8 kernels as float kernels, with their scales.
 
-    All other weights are on each device: norms, positions, patches, small heads, int4 kernels, LSTMs and GRUs,
-    layers of your own. So is what does not divide over the devices of `model_axis`: an attention of N heads, a width F,
-    a vocabulary. Where the K key-value heads do not divide, and K * H does, each head is cut, and devices exchange keys
+    All other weights are on each device: norms, positions, patches, small heads, int4 kernels, LSTMs and GRUs, and
+    your own layers. Sizes that do not divide over the devices of `model_axis` are on each device too: N heads, a width
+    F, a vocabulary. If the K key-value heads do not divide but K * H does, each head is cut, and devices exchange keys
     and values. A warning names these layers.
 
     Args:
-        model: a function without arguments that builds the model, or a model that is built. The function is run
-            without making values of weights, so that a model larger than one device's memory can be mapped. Build the
-            model within the distribution's scope after that. A model that is built must have the same layer names as
-            the one in the scope: those of builders are fixed, Keras numbers others.
+        model: a function without arguments that builds the model, or a built model. The function runs without making
+            values of weights, so a model larger than one device's memory can be mapped. Build the model within the
+            distribution's scope afterwards. A built model must have the same layer names as the model in the scope:
+            builders fix the names, Keras numbers other layers.
         device_mesh: the devices, with the two axes below. Model parallelism alone has a mesh of shape (1, 8), data
-            parallelism alone one of (8, 1). Processes of several machines share one mesh.
+            parallelism alone a mesh of shape (8, 1). Processes of several machines share one mesh.
         batch_axis: the axis of the mesh over which a batch is split. It must be the `batch_dim_name` of
             `ModelParallel`, by default the mesh's first axis.
         model_axis: the axis over which weights are split.
         fsdp: whether each weight of two or more axes is split over `batch_axis` too, by its longest axis that divides
-            and is still whole. Its gradient and Adam's moments are split in the same way. Devices then gather the
-            weights of a layer when they need them: less memory, more to send.
+            and is not split yet. Its gradient and Adam's moments are split in the same way. Devices then gather the
+            weights of a layer when they need them: this takes less memory and more communication.
 
     Raises:
-        ValueError: a mesh without one of the axes, another `model`; a function whose model is another each time, or
-            whose layers without a name have layouts that differ.
+        ValueError: a mesh without one of the axes; another kind of `model`; a function that builds another model each
+            time, or whose layers without a name have different layouts; a layer of this package with a weight that no
+            rule knows.
 
     Reference:
         [Megatron-LM](https://arxiv.org/abs/1909.08053), section 3; [ZeRO](https://arxiv.org/abs/1910.02054) and
@@ -69,7 +72,7 @@ def layout_map(
 
     >>> def build():
     ...     return txf.models.decoder_generator(100, num_layers=2, dim=32, num_heads=4)
-    >>> devices = [f"cpu:{i}" for i in range(8)]  # leave it out for all devices that there are
+    >>> devices = [f"cpu:{i}" for i in range(8)]  # leave the argument out for all available devices
     >>> mesh = keras.distribution.DeviceMesh((2, 4), ["batch", "model"], devices)
     >>> layouts = txf.training.layout_map(build, mesh)
     >>> layouts["decoder_1/attention/query/kernel"].axes
@@ -106,10 +109,12 @@ def _mesh_sizes(mesh, **axes):
         if checks.string(argument, axis) not in names:
             raise ValueError(
                 f"`{argument}` must be an axis of `device_mesh`, which has {short_repr(names)}; received "
-                f"{short_repr(axis)}. An axis that splits nothing has size 1."
+                f"{short_repr(axis)}. Give an axis that splits nothing the size 1."
             )
     if axes["batch_axis"] == axes["model_axis"]:
-        raise ValueError(f"`model_axis` must be another than `batch_axis`; both are {short_repr(axes['model_axis'])}.")
+        raise ValueError(
+            f"`model_axis` must differ from `batch_axis`; received {short_repr(axes['model_axis'])} twice."
+        )
     return dict(zip(names, mesh.shape))
 
 
@@ -137,27 +142,34 @@ def _rows(model, *split):
 
 
 def _fit_any_number(first, second):
-    """Rows that fit the next model too, where Keras has numbered layers without a name: `block_1` as `block_2`."""
+    """Replaces the numbers that Keras appends to layer names by a pattern: `block_1` also matches `block_2`.
+
+    Args:
+        first, second: lists of (path, axes) of two models that the same function built.
+    """
     rows = {}
     if len(first) != len(second):
         raise ValueError(OTHER_MODEL)
-    for (one, axes), (other, other_axes) in zip(first, second):
-        parts = list(zip(one.split("/"), other.split("/")))
-        stems = [NUMBER.sub("", part) if part != again else None for part, again in parts]
-        if axes != other_axes or any(stem and NUMBER.sub("", pair[1]) != stem for stem, pair in zip(stems, parts)):
+    for (path, axes), (other, other_axes) in zip(first, second):
+        parts = list(zip(path.split("/"), other.split("/")))
+        if axes != other_axes or any(NUMBER.sub("", part) != NUMBER.sub("", again) for part, again in parts):
             raise ValueError(OTHER_MODEL)
-        key = "/".join(re.escape(stem) + r"(_\d+)?" if stem else re.escape(pair[0]) for stem, pair in zip(stems, parts))
-        key = other if one == other else key
+        key = path if path == other else "/".join(itertools.starmap(_numbered, parts))
         if rows.setdefault(key, axes) != axes:
             raise ValueError(
-                f"`model` must have names for its layers where their layouts differ; received {short_repr(one)}, whose "
+                f"`model` must have names for layers whose layouts differ; received {short_repr(path)}, whose "
                 "number will be another in the next model. Give its layer a `name`."
             )
     return rows
 
 
+def _numbered(name, other):
+    """The pattern of a layer's name, with any number if two models number the layer differently."""
+    return re.escape(name) if name == other else re.escape(NUMBER.sub("", name)) + r"(_\d+)?"
+
+
 def _rows_of_model(model, model_axis, num_devices, batch):
-    """The axes of each weight by path; and the paths of layers by what is to say about them."""
+    """The axes of each weight by path; and the paths of layers by the message about these layers."""
     notes = collections.defaultdict(list)
     layers = flatten_layers(model)
     splits = split_weights(layers, model_axis, num_devices, notes) if num_devices > 1 else {}
@@ -167,14 +179,14 @@ def _rows_of_model(model, model_axis, num_devices, batch):
         axes = _split_over_batch(variable, axes, *batch, notes) if batch else axes
         if rows.setdefault(variable.path, axes) != axes:
             raise ValueError(
-                f"`model` must have paths that each stand for one layout; received {short_repr(variable.path)} twice. "
+                f"`model` must have one layout for each path; received two for {short_repr(variable.path)}. "
                 "Give its layers names that differ."
             )
     return rows, notes
 
 
 def _split_over_batch(variable, axes, batch_axis, num_devices, notes):
-    """Splits the longest axis of a weight that is whole and divides."""
+    """Splits the longest axis of a weight that is not split yet and divides over the devices."""
     if len(axes) < 2:
         return axes
     free = [i for i, axis in enumerate(axes) if axis is None and variable.shape[i] % num_devices == 0]

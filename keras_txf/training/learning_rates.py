@@ -19,14 +19,14 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     """The paper's schedule: scale · dim^-0.5 · min(step^-0.5, step · warmup_steps^-1.5).
 
     The first step is step 1. The peak, at `warmup_steps`, is scale / sqrt(dim · warmup_steps). After four times as many
-    steps the rate is still half of the peak: a cooldown at the end of a training multiplies the rate of the last steps
+    steps the rate is still half of the peak. A cooldown at the end of a training multiplies the rate of the last steps
     by a factor that falls linearly from 1 to 0.
 
     Args:
         dim: model width.
         warmup_steps: steps of linear growth; 4,000 in the paper.
         scale: factor on the rate.
-        total_steps: steps of the whole training, after which the rate is 0; None for no cooldown.
+        total_steps: steps of the whole training; the rate is 0 afterwards. None for no cooldown.
         cooldown_steps: steps of the cooldown, such as a fifth of `total_steps`.
 
     Raises:
@@ -34,7 +34,7 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
             training.
 
     Reference:
-        [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 5.3; the cooldown is that of
+        [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 5.3; for the cooldown
         [Scaling Vision Transformers](https://arxiv.org/abs/2106.04560).
 
     Example:
@@ -139,24 +139,25 @@ def layerwise_decay(
 ) -> Any:
     """Returns an optimizer that multiplies the rate of each variable by `decay` to the power of its depth.
 
-    The head, and every variable outside of blocks and embeddings, has depth 0, the last block 1, the first of L blocks
-    L, the embeddings L + 1. Encoder and decoder are counted separately; the embeddings lie below the deeper of the two.
-    Decoupled weight decay, such as AdamW's, is multiplied too. The result is of the same class and supports schedules,
-    callbacks that set the rate, `.keras` files and mixed float16 (Keras wraps it in a `LossScaleOptimizer`). Adafactor
-    takes the smaller of its rate and 1 / sqrt(step): late in a training all its blocks have one rate.
+    The head, and every variable outside blocks and embeddings, has depth 0. The last block has depth 1, the first of L
+    blocks depth L, the embeddings depth L + 1. Encoder and decoder are counted separately; the embeddings lie below the
+    deeper of the two. Decoupled weight decay, such as AdamW's, is multiplied too. The result has the optimizer's class
+    as a base and supports schedules, callbacks that set the rate, `.keras` files and mixed float16 (Keras wraps it in a
+    `LossScaleOptimizer`). Adafactor takes the smaller of its rate and 1 / sqrt(step): late in a training all its blocks
+    have the same rate.
 
     Args:
-        optimizer: any new Keras optimizer but a wrapper.
-        decay: factor on the rate from one block to the one below, in (0, 1]. 1 changes nothing.
+        optimizer: any new Keras optimizer except a wrapper.
+        decay: factor on the rate from one block to the block below, in (0, 1]. 1 changes nothing.
         blocks: patterns of the paths of variables in blocks, with `#` for the number of the block. The largest number
             among the trained variables is the last block.
         embeddings: patterns of the paths of variables below the blocks; default the embeddings, their norm and
-            projection, and the tables of positions that all blocks share. The first pattern that matches a path counts,
-            those of blocks first. Each pattern of your own must match a trained variable.
+            projection, and the position tables that all blocks share. The first pattern that matches a path counts,
+            patterns of `blocks` first. Each pattern that you pass must match a trained variable.
 
     Raises:
-        ValueError: a decay out of range, a wrapper or an optimizer that is already built; at the build, variables
-            without any block, a pattern of your own that matches no variable.
+        ValueError: a decay out of range, a wrapper or a built optimizer; at the build, variables without any block, or
+            a pattern that you passed and that matches no variable.
 
     Reference:
         [ELECTRA](https://arxiv.org/abs/2003.10555), appendix B;
@@ -187,7 +188,7 @@ def layerwise_decay(
     plain = type(optimizer)
     if isinstance(optimizer, keras.optimizers.Nadam) and hasattr(optimizer, "_parallel_update_step"):
         plain = keras.optimizers.Nadam  # Keras' class for PyTorch would count each group of variables as a step
-    # All classes are registered under one name, from which `LayerwiseDecay.from_config` makes them again.
+    # All classes are registered under one name: `LayerwiseDecay.from_config` makes the class again.
     cls = keras.saving.register_keras_serializable(package="keras_txf", name="LayerwiseDecay")(
         type(f"Layerwise{plain.__name__}", (LayerwiseDecay, plain), {"__doc__": LayerwiseDecay.__doc__})
     )
@@ -199,10 +200,10 @@ def layerwise_decay(
 
 @register
 class LayerwiseDecay:
-    """The base class that `layerwise_decay` adds to a class of optimizers: a rate for each variable."""
+    """The mixin that `layerwise_decay` adds to a class of optimizers: a rate for each variable."""
 
-    _share = 1.0  # factor on the rate, while the weights of a group decay
-    _restored = False  # a restored optimizer may have patterns of variables that are frozen now
+    _factor = 1.0  # on the rate, while the weights of a group decay
+    _restored = False  # a restored optimizer may have patterns of variables that are now frozen
 
     @property
     def rates(self):
@@ -213,8 +214,8 @@ class LayerwiseDecay:
         self._paths = [_path(variable) for variable in variables]
         self._rates = _rates(self._paths, **self.layerwise)
         if not self._restored:
-            _refuse_idle("blocks", self.layerwise["blocks"], BLOCKS, self._paths)
-            _refuse_idle("embeddings", self.layerwise["embeddings"], EMBEDDINGS, self._paths)
+            _check_matches("blocks", self.layerwise["blocks"], BLOCKS, self._paths)
+            _check_matches("embeddings", self.layerwise["embeddings"], EMBEDDINGS, self._paths)
         super().build(variables)
 
     def update_step(self, gradient, variable, learning_rate):
@@ -228,18 +229,18 @@ class LayerwiseDecay:
     def _apply_weight_decay(self, variables):
         decaying = [(variable,) for variable in variables if self._use_weight_decay(variable)]
         for rate, group in self._groups(decaying):
-            self._share = rate
+            self._factor = rate
             try:
                 super()._apply_weight_decay([variable for (variable,) in group])
             finally:
-                self._share = 1.0
+                self._factor = 1.0
 
     def _get_current_learning_rate(self):
         rate = super()._get_current_learning_rate()
-        return rate if self._share == 1.0 else rate * self._share
+        return rate if self._factor == 1.0 else rate * self._factor
 
     def _groups(self, rows):
-        """Groups rows, each of which begins with a variable, by the rate of the variable."""
+        """Groups rows by the rate of the variable that each row starts with."""
         groups = {}
         for row in rows:
             groups.setdefault(self._rates[self._get_variable_index(row[0])], []).append(row)
@@ -280,20 +281,20 @@ def _rates(paths, decay, blocks, embeddings):
     return [float(decay ** depth(path)) for path in paths]
 
 
-def _refuse_idle(name, patterns, default, paths):
-    """Refuses a pattern that matches no variable, but for the defaults, which are for models of many kinds."""
-    idle = [pattern for pattern in patterns if not any(_matches(pattern, path) for path in paths)]
-    if paths and idle and tuple(patterns) != default:
+def _check_matches(name, patterns, default, paths):
+    """Raises ValueError if a pattern matches no variable, except for the defaults, which serve many models."""
+    unused = [pattern for pattern in patterns if not any(_matches(pattern, path) for path in paths)]
+    if paths and unused and tuple(patterns) != default:
         raise ValueError(
-            f"`{name}` must match trained variables; received {short_repr(idle[0])}, which matches none of "
+            f"`{name}` must match trained variables; received {short_repr(unused[0])}, which matches none of "
             f"{short_repr(paths[:3])} ..."
         )
 
 
 def _block(path, patterns):
     """Returns the pattern that a path matches and the number in the path, or None."""
-    found = ((pattern, _matches(pattern, path)) for pattern in patterns)
-    return next(((pattern, int(match[1])) for pattern, match in found if match), None)
+    matches = ((pattern, _matches(pattern, path)) for pattern in patterns)
+    return next(((pattern, int(match[1])) for pattern, match in matches if match), None)
 
 
 def _matches(pattern, path):

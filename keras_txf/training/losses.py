@@ -23,24 +23,24 @@ from keras_txf.ops.tensors import LOWEST, nan_unless
 class TokenCrossEntropy(keras.losses.Loss):
     """Mean cross-entropy over all real tokens of the batch, in float32 under every policy.
 
-    With our models of a vocabulary of 16,384 or more, a compiled step never holds all logits: the loss computes them in
-    chunks. It does so for the very tensor that a model returns; its gradient then goes to hidden states and table, and
-    not to the logits. `logits + 0` is another tensor.
+    For models of this package with a vocabulary of 16,384 or more, a compiled step never holds all logits: the loss
+    computes logits in chunks. The loss does so only for the tensor that the model returns; `logits + 0` is another
+    tensor. The gradient then goes to hidden states and the output table, not to the logits.
 
     Keras' own losses average over positions or sequences; here each token has the same weight. Under `tf.distribute`
-    each replica averages over its own tokens, and Keras averages over the replicas; gradient accumulation averages
+    each replica averages over its own tokens, and Keras averages over the replicas. Gradient accumulation averages
     over its steps in the same way. With `tokens_per_batch` a token weighs the same in each replica and step: k steps
-    of `gradient_accumulation_steps=k` make the update of one batch that has all their rows, and k times the number.
+    of `gradient_accumulation_steps=k` make the update of one batch with all their rows and k times the number.
 
     Args:
         pad_id: target id that does not count, such as -100 of `txf.text.token_classification`; None counts every
             position.
         label_smoothing: ε, the share of the target's probability that is spread evenly over all V tokens.
         name: name of the loss.
-        class_weight: dict of target ids and weights, such as {tag: 9.0} for a rare tag: a token has the weight of its
+        class_weight: dict of target ids and weights, such as {tag: 9.0} for a rare tag. A token has the weight of its
             target, 1 for targets that are not in the dict. `fit(class_weight=...)` of Keras would weigh whole rows.
-        tokens_per_batch: what the sum over tokens is divided by, in place of the number of real tokens in the batch:
-            the same for all batches, such as the mean number. Default: the batch's own number.
+        tokens_per_batch: divisor of the sum over tokens, the same for all batches, such as their mean number of real
+            tokens. Default: the number of real tokens in the batch.
 
     Call arguments:
         y_true: int (B, T), or any shape.
@@ -48,12 +48,12 @@ class TokenCrossEntropy(keras.losses.Loss):
         sample_weight: weights (B,) of sequences or (B, T) of tokens.
 
     Returns:
-        A scalar: the sum of weight times cross-entropy over the sum of weights, or over `tokens_per_batch`. A batch
-        without a real token gives 0.
+        A scalar: the sum of weight times cross-entropy, divided by the sum of weights or by `tokens_per_batch`; 0 for
+        a batch without a real token.
 
     Raises:
-        ValueError: label_smoothing outside [0, 1), targets that are no integers, a `class_weight` of
-            other ids, or of `fit` with targets (B, T).
+        ValueError: label_smoothing outside [0, 1), targets that are not integers, a `class_weight` with ids outside
+            the vocabulary, or a `class_weight` of `fit` with targets (B, T).
 
     Reference:
         [Rethinking the Inception Architecture](https://arxiv.org/abs/1512.00567) for label smoothing.
@@ -99,7 +99,7 @@ class TokenCrossEntropy(keras.losses.Loss):
         return ops.sum(loss) if len(loss.shape) else loss  # without any token Keras returns a vector
 
     def total_in_chunks(self, factors, y_true, weights):
-        """Returns the sum of weight times `call`, without whole logits; a class that has its own `call` has its own."""
+        """Returns the sum of weight times `call`, without whole logits. A subclass that defines `call` defines both."""
         return weighted_cross_entropy(
             factors, flat_targets(y_true, self.pad_id), ops.reshape(weights, (-1,)), self.label_smoothing
         )
@@ -125,45 +125,47 @@ class TokenCrossEntropy(keras.losses.Loss):
 
 
 def flat_targets(y_true, pad_id):
-    """Returns the targets as int32 (N,), and 0 for padding, whose id may be no place among the logits."""
+    """Returns the targets as int32 (N,), with 0 for padding: `pad_id` may lie outside the vocabulary."""
     targets = ops.reshape(ops.cast(y_true, "int32"), (-1,))
     return targets if pad_id is None else ops.where(targets == pad_id, 0, targets)
 
 
 def _knows_its_chunks(loss_class):
-    """Whether the class that says what the loss of a token is also says how it is computed in chunks."""
+    """Whether the class that defines `call`, the loss of a token, also defines `total_in_chunks`."""
     owner = next(parent for parent in loss_class.__mro__ if "call" in vars(parent))
     return "total_in_chunks" in vars(owner)
 
 
-class _Given(keras.losses.Loss):
+class _Prediction(keras.losses.Loss):
+    """A loss that is the prediction itself."""
+
     def call(self, y_true, y_pred):
         return y_pred
 
 
-_SHARE_OF_REPLICA = _Given(dtype="float32")  # Keras divides a loss by the number of replicas under `tf.distribute`
+_SHARE_OF_REPLICA = _Prediction(dtype="float32")  # Keras divides a loss by the number of replicas of `tf.distribute`
 
 
 def token_cross_entropy(y_true, y_pred, pad_id, label_smoothing=0.0):
     """Returns the cross-entropy of each token, float32, of the shape of y_true: 0 at padding."""
     logits = ops.reshape(ops.cast(y_pred, "float32"), (-1, y_pred.shape[-1]))
     targets = ops.reshape(ops.cast(y_true, "int32"), (-1,))
-    if pad_id is not None and pad_id < 0:  # is no place among the logits
+    if pad_id is not None and pad_id < 0:  # outside the vocabulary
         targets = ops.where(targets == pad_id, 0, targets)
     if trains_unfused():
         loss = _with_gradient(targets, label_smoothing)(logits)
     else:
         loss = _cross_entropy(logits, targets, label_smoothing, ops.logsumexp(logits, axis=1))
     loss = ops.reshape(loss, ops.shape(y_true))
-    # Not by a weight of 0: a model may give the padding token a logit of -inf.
+    # A weight of 0 would not do: a model may give the padding token a logit of -inf.
     return loss if pad_id is None else ops.where(y_true == pad_id, 0.0, loss)
 
 
 def _cross_entropy(logits, targets, label_smoothing, logsumexp):
-    """Logits (N, V) and targets (N,) -> loss (N,), NaN for a target outside [0, V) on which no error is raised."""
+    """Logits (N, V) and targets (N,) -> loss (N,); NaN for a target outside [0, V), where a graph raises no error."""
     valid = ops.logical_and(targets >= 0, targets < logits.shape[-1])
-    own = ops.take_along_axis(logits, ops.where(valid, targets, logits.shape[-1])[:, None], axis=1)[:, 0]
-    loss = logsumexp - (1 - label_smoothing) * own
+    of_target = ops.take_along_axis(logits, ops.where(valid, targets, logits.shape[-1])[:, None], axis=1)[:, 0]
+    loss = logsumexp - (1 - label_smoothing) * of_target
     if label_smoothing:
         loss = loss - label_smoothing * ops.mean(logits, axis=1)
     return ops.where(valid, loss, nan_unless(valid))
@@ -179,10 +181,10 @@ def _with_gradient(targets, label_smoothing):
 
         def gradient(upstream):
             share = label_smoothing / logits.shape[-1]
-            own = ops.take_along_axis(probabilities, targets[:, None], axis=1)[:, 0]
+            of_target = ops.take_along_axis(probabilities, targets[:, None], axis=1)[:, 0]
             gradients = (probabilities - share) * upstream[:, None]
-            places = ops.stack([ops.arange(ops.shape(targets)[0], dtype="int32"), targets], axis=1)
-            return ops.scatter_update(gradients, places, (own - share - (1 - label_smoothing)) * upstream)
+            indices = ops.stack([ops.arange(ops.shape(targets)[0], dtype="int32"), targets], axis=1)
+            return ops.scatter_update(gradients, indices, (of_target - share - (1 - label_smoothing)) * upstream)
 
         return _cross_entropy(logits, targets, label_smoothing, logsumexp), gradient
 
@@ -207,34 +209,33 @@ def token_weights(owner, y_true, y_pred, sample_weight):
             f"`y_pred` must be logits, of the shape of `y_true` and the vocabulary; received targets of shape "
             f"{tuple(y_true.shape)} and logits of shape {tuple(y_pred.shape)}."
         )
-    _refuse_outside(y_true, y_pred.shape[-1], owner.pad_id)
+    _check_range(y_true, y_pred.shape[-1], owner.pad_id)
     weights = ops.ones_like(y_true, dtype="float32")
     if owner.pad_id is not None:
         weights = ops.cast(y_true != owner.pad_id, "float32")
     if sample_weight is not None:
         sample_weight = ops.cast(checks.number_tensor("sample_weight", sample_weight), "float32")
-        given = tuple(sample_weight.shape)
-        if (
-            len(given) == len(weights.shape) + 1 and given[-1] == 1
-        ):  # Keras passes weights (B,) of targets (B,) as (B, 1)
+        shape = tuple(sample_weight.shape)
+        # Keras passes weights (B,) of targets (B,) as (B, 1).
+        if len(shape) == len(weights.shape) + 1 and shape[-1] == 1:
             sample_weight = ops.squeeze(sample_weight, axis=-1)
         reject_fit_class_weight(owner, y_true, sample_weight)
         while len(sample_weight.shape) < len(weights.shape):
             sample_weight = sample_weight[..., None]
-        fits = len(sample_weight.shape) == len(weights.shape) and (given or not weights.shape)
+        fits = len(sample_weight.shape) == len(weights.shape) and (shape or not weights.shape)
         if not fits or any(
-            None not in pair and 1 not in pair and pair[0] != pair[1] for pair in zip(given, y_true.shape)
+            None not in pair and 1 not in pair and pair[0] != pair[1] for pair in zip(shape, y_true.shape)
         ):
             raise ValueError(
                 f"`sample_weight` must have the targets' shape {tuple(y_true.shape)}, or its first axes; received "
-                f"{given}."
+                f"{shape}."
             )
         weights = weights * sample_weight
     return y_true, y_pred, weights
 
 
-def _refuse_outside(y_true, vocab_size, pad_id):
-    """Refuses ids outside of the vocabulary but padding, where the targets have values."""
+def _check_range(y_true, vocab_size, pad_id):
+    """Raises ValueError if targets with values, except padding, lie outside the vocabulary."""
     values = checks.concrete(y_true)
     if values is None:
         return
@@ -248,7 +249,7 @@ def _refuse_outside(y_true, vocab_size, pad_id):
 
 
 def is_built_on_means(targets):
-    """Whether Keras builds the loss on placeholders: under `tf.distribute` these are means, and so floats."""
+    """Whether Keras builds the loss on placeholders: under `tf.distribute` the placeholders are means, so floats."""
     return getattr(getattr(targets, "graph", None), "name", "").startswith("scratch_graph")
 
 
@@ -292,10 +293,10 @@ def class_weights(class_weight, targets, vocab_size):
 
 
 def reject_fit_class_weight(loss, targets, sample_weight):
-    """Refuses the `class_weight` of `fit` and `train_on_batch` for targets (B, T).
+    """Raises ValueError if `fit` or `train_on_batch` had a `class_weight`, for targets (B, T).
 
-    Keras turns `class_weight` into weights of rows, by the argmax over the positions of a row, and gives the loss these
-    weights alone. So this function looks for the call of Keras that had `class_weight`.
+    Keras turns `class_weight` into weights of rows, by the argmax over the positions of a row. The loss gets only
+    these weights, so this function looks for the call of Keras that had `class_weight`.
     """
     if len(sample_weight.shape) < len(targets.shape) and targets.shape[-1] != 1 and _with_class_weight(loss):
         raise ValueError(

@@ -17,9 +17,26 @@ from keras_txf.ops.logit_factors import logit_factors
 from keras_txf.training.losses import flat_targets, token_cross_entropy, token_weights
 
 
+class _TokenMean(keras.metrics.Mean):
+    """A mean over all real tokens."""
+
+    def __init__(self, pad_id, name, dtype):
+        super().__init__(
+            name=checks.optional(checks.string, "name", name), dtype=checks.optional(checks.dtype, "dtype", dtype)
+        )
+        self.pad_id = checks.optional(checks.int32, "pad_id", pad_id)
+
+    def add_tokens(self, values, weights):
+        """Adds values flat: Keras averages rows first, so a token of a short batch would weigh more."""
+        super().update_state(ops.reshape(values, (-1,)), sample_weight=ops.reshape(weights, (-1,)))
+
+    def get_config(self):
+        return {**super().get_config(), "pad_id": self.pad_id}
+
+
 @register
-class TokenAccuracy(keras.metrics.Mean):
-    """The share of real tokens whose largest logit is that of the target.
+class TokenAccuracy(_TokenMean):
+    """The share of real tokens whose largest logit is the logit of the target.
 
     Args:
         pad_id: target id that does not count; None counts every position.
@@ -31,7 +48,7 @@ class TokenAccuracy(keras.metrics.Mean):
         sample_weight: weights (B,) of sequences or (B, T) of tokens.
 
     Raises:
-        ValueError: targets that are no integers, logits or weights of another shape.
+        ValueError: targets that are not integers, logits or weights of another shape.
 
     Example:
 
@@ -41,10 +58,7 @@ class TokenAccuracy(keras.metrics.Mean):
     """
 
     def __init__(self, pad_id: int | None = 0, name: str = "token_accuracy", dtype: Any = None):
-        super().__init__(
-            name=checks.optional(checks.string, "name", name), dtype=checks.optional(checks.dtype, "dtype", dtype)
-        )
-        self.pad_id = checks.optional(checks.int32, "pad_id", pad_id)
+        super().__init__(pad_id, name, dtype)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         factors = logit_factors(y_pred)
@@ -53,15 +67,11 @@ class TokenAccuracy(keras.metrics.Mean):
             best = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
         else:
             best = ops.reshape(best_tokens(factors), ops.shape(y_true))
-        hits = best == ops.cast(y_true, "int32")
-        _add_tokens(super().update_state, ops.cast(hits, "float32"), weights)
-
-    def get_config(self):
-        return {**super().get_config(), "pad_id": self.pad_id}
+        self.add_tokens(ops.cast(best == ops.cast(y_true, "int32"), "float32"), weights)
 
 
 @register
-class Perplexity(keras.metrics.Mean):
+class Perplexity(_TokenMean):
     """The exponential of the mean cross-entropy over all real tokens of an epoch.
 
     Args:
@@ -74,7 +84,7 @@ class Perplexity(keras.metrics.Mean):
         sample_weight: weights (B,) of sequences or (B, T) of tokens.
 
     Raises:
-        ValueError: targets that are no integers, logits or weights of another shape.
+        ValueError: targets that are not integers, logits or weights of another shape.
 
     Example:
 
@@ -84,10 +94,7 @@ class Perplexity(keras.metrics.Mean):
     """
 
     def __init__(self, pad_id: int | None = 0, name: str = "perplexity", dtype: Any = None):
-        super().__init__(
-            name=checks.optional(checks.string, "name", name), dtype=checks.optional(checks.dtype, "dtype", dtype)
-        )
-        self.pad_id = checks.optional(checks.int32, "pad_id", pad_id)
+        super().__init__(pad_id, name, dtype)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         factors = logit_factors(y_pred)
@@ -97,31 +104,23 @@ class Perplexity(keras.metrics.Mean):
         else:
             losses = ops.reshape(cross_entropies(factors, flat_targets(y_true, self.pad_id)), ops.shape(y_true))
             losses = losses if self.pad_id is None else ops.where(y_true == self.pad_id, 0.0, losses)
-        _add_tokens(super().update_state, losses, weights)
+        self.add_tokens(losses, weights)
 
     def result(self):
         return ops.exp(super().result())
-
-    def get_config(self):
-        return {**super().get_config(), "pad_id": self.pad_id}
-
-
-def _add_tokens(update_state, values, weights):
-    """Adds values flat: Keras averages rows first, and a token of a short batch would weigh more than one of a long."""
-    update_state(ops.reshape(values, (-1,)), sample_weight=ops.reshape(weights, (-1,)))
 
 
 def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     """Returns the entities of a text's tags, in IOB1, IOB2 or BIOES, as the CoNLL script reads them.
 
-    A tag is "O", outside of entities, or a prefix and a kind, such as "B-PER". "B" and "S" begin an entity, "E" and "S"
-    end one. An "I" or "E" continues an entity of its kind; else the tag begins an entity.
+    A tag is "O", outside of entities, or a prefix and a type, such as "B-PER". "B" and "S" begin an entity. "E" and
+    "S" end an entity. An "I" or "E" continues an entity of its type; otherwise the tag begins an entity.
 
     Args:
         tags: list of W tags.
 
     Returns:
-        A list of (kind, first word, word after the last).
+        A list of (type, first word, word after the last).
 
     Raises:
         ValueError: a tag of another form.
@@ -137,29 +136,29 @@ def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
 def _entities(name, tags):
     if not isinstance(tags, (list, tuple)) or not all(isinstance(tag, str) for tag in tags):
         raise ValueError(f"`{name}` must be a list of strings; received {short_repr(tags)}.")
-    found, kind, start, ended = [], None, 0, True
-    for place, tag in enumerate([*tags, "O"]):
-        prefix, _, next_kind = tag.partition("-")
-        if prefix not in tuple("OBIES") or (prefix != "O") != bool(next_kind):
+    result, entity_type, start, ended = [], None, 0, True
+    for index, tag in enumerate([*tags, "O"]):
+        prefix, _, next_type = tag.partition("-")
+        if prefix not in tuple("OBIES") or (prefix != "O") != bool(next_type):
             raise ValueError(f"`{name}` must be 'O' or like 'B-PER', of B, I, E and S; received {short_repr(tag)}.")
-        if prefix == "O" or ended or prefix in "BS" or next_kind != kind:
-            if kind is not None:
-                found.append((kind, start, place))
-            kind, start = next_kind or None, place
+        if prefix == "O" or ended or prefix in "BS" or next_type != entity_type:
+            if entity_type is not None:
+                result.append((entity_type, start, index))
+            entity_type, start = next_type or None, index
         ended = prefix in "OES"
-    return found
+    return result
 
 
 def entity_scores(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Returns precision, recall and F1 of the entities of texts, of all kinds together (micro average).
+    """Returns precision, recall and F1 of the entities of texts, of all types together (micro average).
 
-    An entity is right where kind, first and last word are those of a true one.
+    An entity is right if a true entity has the same type, first word and last word.
 
     Args:
         true_tags, predicted_tags: lists of N lists of tags, see `entities`.
 
     Returns:
-        A dict of `precision`, `recall` and `f1`, from 0 to 1; 0 where there is no entity to divide by.
+        A dict of `precision`, `recall` and `f1`, from 0 to 1; 0 if there is no entity to divide by.
 
     Raises:
         ValueError: lists of other lengths, a tag of another form.
@@ -196,20 +195,20 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 def answer_scores(true_answers: Sequence[Any], predicted_answers: Sequence[str]) -> dict[str, float]:
     """Returns exact match and F1 of answers to questions, as the script of SQuAD 2.0 computes them.
 
-    Both compare words: without case, punctuation and the articles "a", "an" and "the". An answer is an exact match
-    where all words are those of a true answer. F1 is that of the words that both have. Of several true answers the best
-    one counts, then the mean over the questions.
+    Both compare words, without case, punctuation and the articles "a", "an" and "the". An answer is an exact match if
+    it has the same words as a true answer. F1 counts the words that both answers have. The best of several true
+    answers counts. The result is the mean over the questions.
 
     Args:
         true_answers: list of N items: the true answer of a question, or a list of its true answers. "" or an empty list
-            says that the question has no answer.
-        predicted_answers: list of N answers; "" says that the question has no answer.
+            means that the question has no answer.
+        predicted_answers: list of N answers; "" means that the question has no answer.
 
     Returns:
-        A dict of `exact_match` and `f1`, from 0 to 1, where SQuAD's script shows percent; 0 without questions.
+        A dict of `exact_match` and `f1`, from 0 to 1 (SQuAD's script shows percent); 0 without questions.
 
     Raises:
-        ValueError: lists of other lengths or of other values.
+        ValueError: lists of different lengths, or values that are not strings.
 
     Reference:
         [SQuAD](https://arxiv.org/abs/1606.05250), section 6.1; [SQuAD 2.0](https://arxiv.org/abs/1806.03822).
@@ -228,22 +227,22 @@ def answer_scores(true_answers: Sequence[Any], predicted_answers: Sequence[str])
             f"`predicted_answers` must be as many as `true_answers`, {len(true)}; received {len(predicted)}."
         )
     exact, shared = 0.0, 0.0
-    for answers, found in zip(true, predicted):
-        wanted = [words for words in map(answer_words, answers) if words] or [[]]
-        words = answer_words(found)
-        exact += words in wanted
-        shared += max(_f1(one, words) for one in wanted)
+    for answers, answer in zip(true, predicted):
+        references = [words for words in map(answer_words, answers) if words] or [[]]
+        words = answer_words(answer)
+        exact += words in references
+        shared += max(_f1(reference, words) for reference in references)
     count = max(len(true), 1)
     return {"exact_match": exact / count, "f1": shared / count}
 
 
 def answer_words(text):
-    """The words of an answer that count."""
+    """The words of an answer, without case, punctuation and articles."""
     return re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(PUNCTUATION)).split()
 
 
-def _f1(true, found):
-    if not true or not found:
-        return float(true == found)
-    common = sum((collections.Counter(true) & collections.Counter(found)).values())
-    return 2 * common / (len(true) + len(found))
+def _f1(true, predicted):
+    if not true or not predicted:
+        return float(true == predicted)
+    common = sum((collections.Counter(true) & collections.Counter(predicted)).values())
+    return 2 * common / (len(true) + len(predicted))

@@ -1,4 +1,4 @@
-"""Resume: after a kill `fit` resumes at the last saved epoch, and ends with the weights of an unbroken run."""
+"""Resume: `fit` continues at the last saved epoch after a kill, and ends with the weights of an unbroken run."""
 
 import functools
 import io
@@ -26,41 +26,41 @@ class Resume(CompleteEpochs):
     """Saves the state of the training at the end of each epoch, and restores it when `fit` runs again.
 
     The state is the weights, the optimizer with its step, the seeds of dropout, the number of the epoch, and the state
-    of other callbacks. With data of a fixed order, a training that was killed and started again has the weights of an
-    unbroken one, bit for bit where the backend is deterministic (on TensorFlow see
+    of other callbacks. With data in a fixed order, a training that was killed and started again ends with the weights
+    of an unbroken training. They are equal bit for bit if the backend is deterministic (on TensorFlow see
     `tf.config.experimental.enable_op_determinism`).
 
-    With `steps_per_epoch` an epoch is any number of steps of an endless stream. A kill loses one epoch at most. The
-    data must begin at the saved epoch, which `epoch` tells before `fit` starts: skip `resume.epoch * steps_per_epoch`
-    batches, or seed the shuffling of each epoch by its number.
+    With `steps_per_epoch` an epoch is any number of steps of an endless stream. A kill loses at most one epoch. The
+    data must start at the saved epoch, which the attribute `epoch` holds before `fit` starts: skip
+    `resume.epoch * steps_per_epoch` batches, or seed the shuffling of each epoch by its number.
 
-    Several processes of one training, after `keras.distribution.initialize`, need one file on a disk that all of them
-    see: the first process writes it, all read it.
+    Several processes of one training, after `keras.distribution.initialize`, need one file on a shared disk: the first
+    process writes the file, all processes read it.
 
-    Keras' `BackupAndRestore` saves neither the seeds of dropout nor other callbacks, returns to the start of an epoch
-    with the weights of its middle, repeats the order of the first epoch of a data set, and overwrites its only copy.
-    `CSVLogger(append=True)` repeats the row of an epoch that was complete but not yet saved.
+    Keras' `BackupAndRestore` saves neither the seeds of dropout nor other callbacks. It returns to the start of an
+    epoch with the weights of its middle, repeats the order of the first epoch of a data set, and overwrites its only
+    copy. `CSVLogger(append=True)` repeats the row of an epoch that was complete but not yet saved.
 
     Args:
-        file: the file, such as "runs/resume.npz", written atomically: to a temporary path, which is then renamed. It
-            stays when the training is complete: delete it to begin anew.
+        file: the file, such as "runs/resume.npz", written atomically: to a temporary path, which is then renamed. The
+            file remains when the training is complete: delete it to start again from the first epoch.
         callbacks: other callbacks of the same `fit` with a state from epoch to epoch, such as `EarlyStopping`,
-            `ReduceLROnPlateau` or `ModelCheckpoint`. The file keeps those of their attributes that the training has
-            changed and that are numbers, texts or lists of arrays.
+            `ReduceLROnPlateau` or `ModelCheckpoint`. The file keeps the attributes that the training has changed and
+            that are numbers, texts or lists of arrays.
 
     Attributes:
         epoch: the number of complete epochs; for `initial_epoch` and for the data. A training that another callback
-            stopped at the end of an epoch is complete. An epoch that a callback stopped within, such as
-            `TerminateOnNaN`, is not saved.
+            stopped at the end of an epoch is complete. If a callback such as `TerminateOnNaN` stops the training
+            within an epoch, the epoch is not saved.
 
     Raises:
-        ValueError: a `file` that is a folder; a disk that is full or read-only, where an older file is as it was; a
-            file that is broken, or of another model, optimizer or list of callbacks, all of which are then as they
-            were; a `fit` that begins at another epoch.
+        ValueError: a `file` that is a folder; a disk that is full or read-only, which leaves an older file unchanged; a
+            file that is broken, or of another model, optimizer or list of callbacks, which leaves all of them
+            unchanged; a `fit` that starts at another epoch.
 
     Example:
 
-    Put it last in the list, so that the other callbacks have finished when it saves.
+    Put the callback last in the list, so that the other callbacks have finished when it saves.
 
     ```python
     stopping = keras.callbacks.EarlyStopping("val_loss", patience=5)
@@ -108,8 +108,8 @@ class Resume(CompleteEpochs):
             if self._undo is not None:
                 self._undo()
             raise ValueError(
-                f"`fit` must go on with epoch {self.epoch}; received epoch {epoch}. Pass initial_epoch=resume.epoch, "
-                f"or delete {self.file} to begin anew."
+                f"`fit` must continue with epoch {self.epoch}; received epoch {epoch}. Pass "
+                f"initial_epoch=resume.epoch, or delete {self.file} to start again."
             )
         self._begun, self._undo = True, None
 
@@ -133,7 +133,7 @@ class Resume(CompleteEpochs):
             for name, values in _array_lists(callback):
                 arrays.update({f"callback_{i}.{name}.{j}": value for j, value in enumerate(values)})
         arrays["callbacks"] = np.array(json.dumps(plain))
-        if not is_first_process():  # another one writes the same values
+        if not is_first_process():  # the first process writes the same values
             return
         with writing("file", self.file), atomic_file(self.file) as temporary, open(temporary, "wb") as stream:
             np.savez(stream, **arrays)
@@ -153,7 +153,7 @@ class Resume(CompleteEpochs):
                 f"{short_repr(str(self.file))} must hold the state of this training, {len(expected)} variables and "
                 f"{len(self.callbacks)} callbacks; received {len(kinds)} variables and {len(plain)} callbacks, of "
                 f"another model, optimizer, backend or list of callbacks.{''.join(differing[:1])} Delete the file to "
-                "begin anew."
+                "start again."
             )
         for i, (callback, state) in enumerate(zip(self.callbacks, plain)):
             prefix = f"callback_{i}."
@@ -162,10 +162,10 @@ class Resume(CompleteEpochs):
             for name, value in state.items():
                 if not _may_become(getattr(callback, name, None), value):
                     raise ValueError(f"`{name}` of {type(callback).__name__} must not become {short_repr(value)}")
-        own = generator_states()
+        current = generator_states()
         generators = {name: saved.pop(name) for name in sorted(saved) if name.startswith("torch_generator_")}
-        for name in own.keys() & generators.keys():
-            if _shape_and_kind(generators[name]) != _shape_and_kind(own[name]):
+        for name in current.keys() & generators.keys():
+            if _shape_and_kind(generators[name]) != _shape_and_kind(current[name]):
                 raise ValueError(
                     f"{name} must be a state of PyTorch's generator; received {short_repr(generators[name])}"
                 )
@@ -176,7 +176,7 @@ class Resume(CompleteEpochs):
         states = [
             {name: getattr(callback, name, None) for name in state} for callback, state in zip(self.callbacks, plain)
         ]
-        # For a `fit` that is refused later.
+        # For a `fit` that raises an error later.
         self._undo = functools.partial(_assign, variables, before, self.callbacks, states)
         _assign(variables, values, self.callbacks, plain)
 
@@ -210,7 +210,7 @@ def _numbered(saved, prefix):
 
 
 def _may_become(before, value):
-    """Whether an attribute may get a value: numbers, texts and lists keep their type, or are None."""
+    """Whether an attribute may get a value: numbers, texts and lists keep their type, and None is always allowed."""
     kinds = ((bool, int, float, np.generic), str, list)
     if before is None or value is None:
         return isinstance(before, (type(None), *kinds[0], *kinds[1:]))
@@ -218,20 +218,20 @@ def _may_become(before, value):
 
 
 def _shape_and_kind(array):
-    """Text: a file may hold a kind of number in another precision."""
+    """The type and shape of an array as text, without its precision, which may differ in a file."""
     kinds = {"f": "float", "i": "int", "u": "unsigned int", "b": "bool"}
     return f"{kinds.get(array.dtype.kind, array.dtype.kind)} {array.shape}"
 
 
 def _variables(model):
-    """The variables that a training step changes, in an order of the model alone, without metrics."""
+    """The variables that a training step changes, without metrics, in an order that depends on the model alone."""
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     return [*model.variables, *model.optimizer.variables]  # unlike `weights`, with seed generators
 
 
 def _as_numpy(x):
-    """Converts a tensor to NumPy, and bfloat16, which NumPy's files do not have, to float32, which is exact."""
+    """Converts a tensor to NumPy. bfloat16, which NumPy's files lack, becomes float32, which is exact."""
     array = whole_array(x)
     return array.astype("float32") if array.dtype.kind == "V" else array
 
@@ -240,7 +240,7 @@ def _plain_state(callback):
     """Returns the attributes of a callback that JSON can hold."""
     attributes = vars(callback).items()
     numbers = {name: value.item() if isinstance(value, np.generic) else value for name, value in attributes}
-    # Not `min_delta`: Keras changes its sign in each new object, and would change that of a restored one again.
+    # Not `min_delta`: Keras changes its sign in each new object, and would change the restored sign again.
     return {name: value for name, value in numbers.items() if isinstance(value, PLAIN) and name != "min_delta"}
 
 
@@ -251,17 +251,19 @@ def _array_lists(callback):
 
 
 def read_arrays(path, names=None):
-    """Reads the arrays of a file of `np.savez` by name, all or those of `names`, and checks their checksums.
+    """Reads arrays of a file of `np.savez` by name, and checks their checksums. The file may be damaged or hostile.
+
+    Reading uses no pickle, and no more memory than the file has bytes. `names` None reads all arrays.
 
     Raises:
         Exception: `zipfile`, NumPy or this function names the damage; see `keras_txf.reading`.
     """
     with zipfile.ZipFile(path) as archive:
-        found = [member.filename.removesuffix(".npy") for member in archive.infolist()]
-        if len(set(found)) < len(found):
-            raise ValueError(f"it has an array twice, of {short_repr(sorted(found))}")
-        members = dict(zip(found, archive.infolist()))
-        return {name: _array(archive, members[name]) for name in (found if names is None else names)}
+        stored = [member.filename.removesuffix(".npy") for member in archive.infolist()]
+        if len(set(stored)) < len(stored):
+            raise ValueError(f"it has an array twice, of {short_repr(sorted(stored))}")
+        members = dict(zip(stored, archive.infolist()))
+        return {name: _array(archive, members[name]) for name in (stored if names is None else names)}
 
 
 def _array(archive, member):

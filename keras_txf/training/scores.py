@@ -23,18 +23,18 @@ FIXED = (
 class GenerationScores(keras.callbacks.Callback):
     """Generates texts for held-out pairs at the end of each epoch, and adds BLEU and chrF to the logs.
 
-    `val_bleu` and `val_chrf`, from 0 to 100, are those of sacrebleu over the whole corpus. Later callbacks read them
-    from the logs: `EarlyStopping("val_bleu", mode="max")`, `ModelCheckpoint`, `CSVLogger`; the history and the progress
-    bar have them too. Needs sacrebleu.
+    sacrebleu computes `val_bleu` and `val_chrf`, from 0 to 100, over the whole corpus. Later callbacks read the scores
+    from the logs: `EarlyStopping("val_bleu", mode="max")`, `ModelCheckpoint`, `CSVLogger`. The history and the progress
+    bar show them too. Needs sacrebleu.
 
     Args:
         inputs: N rows of ids for `model.generate`.
         references: N texts.
-        detokenize: a function of a list of ids that returns a text, or an object with such a method, as
-            tokenizers have. It receives the ids that `generate` returns, stop token and prompt of a decoder included,
+        detokenize: a function of a list of ids that returns a text, or an object with such a method, such as a
+            tokenizer. It receives the ids that `generate` returns, with the stop token and the prompt of a decoder,
             without ids beyond the tokenizer's vocabulary.
-        tokenize: sacrebleu's tokenization of both sides: "13a", its default; "none" for tokenized texts; "intl", "zh",
-            "char" and so on.
+        tokenize: sacrebleu's tokenization of both sides: "13a" (sacrebleu's default), "none" for tokenized texts,
+            "intl", "zh", "char" and so on.
         lowercase: whether to ignore case.
         batch_size: the number of rows of similar length in a call of `generate`.
         samples: the number of rows to print with their references.
@@ -42,13 +42,14 @@ class GenerationScores(keras.callbacks.Callback):
         verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
         {options}
 
-    The options are those of `model.generate`, whose defaults they have.
+    The options are the options of `model.generate`, with the same defaults.
 
     Raises:
         ImportError: sacrebleu is not installed.
-        ValueError: inputs that are no rows of ids, references that are no strings, different numbers of the two, none
-            at all, an option that `generate` does not have or that changes the form of its result, an argument out of
-            range. Errors of `generate` itself come at the end of the first epoch: call `score` before to see them.
+        ValueError: inputs that are not rows of ids, references that are not strings, different numbers of inputs and
+            references, no inputs, an option that `generate` does not have or that changes the form of its result, an
+            argument out of range. `generate` raises its own errors at the end of the first epoch; call `score` to see
+            them earlier.
 
     Reference:
         [A Call for Clarity in Reporting BLEU Scores](https://arxiv.org/abs/1804.08771).
@@ -82,13 +83,13 @@ class GenerationScores(keras.callbacks.Callback):
         inputs, references = _rows(inputs), _texts(references)
         if len(inputs) != len(references) or not len(inputs):
             raise ValueError(
-                f"`inputs` and `references` must be of one number, at least 1; received {len(inputs)} and "
-                f"{len(references)}."
+                f"`inputs` and `references` must have the same number of items, at least 1; received {len(inputs)} "
+                f"and {len(references)}."
             )
         for name in FIXED:
             if name in options:
                 raise ValueError(
-                    f"`{name}` must not be given, as the callback sets it; received {name}={short_repr(options[name])}."
+                    f"`{name}` must be left out: the callback sets it; received {name}={short_repr(options[name])}."
                 )
         checks.known_names("an option of `model.generate`", options, GenerateOptions.__annotations__)
         self.inputs = inputs
@@ -149,7 +150,7 @@ class GenerationScores(keras.callbacks.Callback):
 def _generating(model):
     if not callable(getattr(model, "generate", None)):
         raise ValueError(
-            "`model` must have a method `generate`, as those of decoder_generator and encoder_decoder have; received "
+            "`model` must have a method `generate`, as models of decoder_generator and encoder_decoder have; received "
             f"{short_repr(model)}."
         )
     return model
@@ -167,7 +168,7 @@ def _rows(inputs):
 def _is_row(row):
     try:
         row = np.asarray(row)
-    except ValueError:  # uneven rows
+    except ValueError:  # rows of unequal lengths
         return False
     return row.ndim == 1 and (row.dtype.kind in "iu" or not row.size)
 
@@ -183,5 +184,5 @@ def _metrics(tokenize, lowercase):
     except ImportError as error:
         raise ImportError("BLEU and chrF need sacrebleu: pip install sacrebleu") from error
     checks.one_of("tokenize", tokenize, [*BLEU.TOKENIZERS])
-    # `force` silences the warning about texts that look tokenized, for which there is `tokenize`.
+    # `force` silences the warning about texts that look tokenized: the caller has `tokenize` for such texts.
     return {"bleu": BLEU(lowercase=lowercase, tokenize=tokenize, force=True), "chrf": CHRF(lowercase=lowercase)}

@@ -36,11 +36,11 @@ def as_patterns(name, patterns, least=1):
 
 
 def select(name, patterns, paths, kind, least=1):
-    """Returns the paths that a pattern matches; refuses a pattern without a match.
+    """Returns the paths that a pattern matches. Raises ValueError for a pattern without a match.
 
     `*` matches any text, slashes included, `?` one character, `[0-3]` one of these characters.
     """
-    chosen = {}
+    selected = {}
     for pattern in as_patterns(name, patterns, least):
         matches = fnmatch.filter(paths, pattern)
         if not matches:
@@ -49,8 +49,8 @@ def select(name, patterns, paths, kind, least=1):
                 f"`{name}` must match the paths of {kind}; received {short_repr(pattern)}, which matches none. There "
                 f"are {', '.join(map(repr, near)) or 'none'}{' ...' * (len(paths) > 3)}."
             )
-        chosen.update(dict.fromkeys(matches))
-    return list(chosen)
+        selected.update(dict.fromkeys(matches))
+    return list(selected)
 
 
 def check_model(model):
@@ -58,81 +58,78 @@ def check_model(model):
         raise ValueError(f"`model` must be a built Keras model; received {short_repr(model)}.")
 
 
-def layers_by_name(model, wanted):
-    """The layers that `wanted` takes, by their names in files."""
-    prefixes = _prefixes(model)
-    found = {}
-    for layer in filter(wanted, flatten_layers(model)):
+def layers_by_name(model, predicate):
+    """The layers for which `predicate` is true, by their names in files."""
+    prefixes, result = _prefixes(model), {}
+    for layer in filter(predicate, flatten_layers(model)):
         name = _names(prefixes, layer, layer.path)[0]
-        if found.setdefault(name, layer) is not layer:
+        if result.setdefault(name, layer) is not layer:
             raise ValueError(
-                "`model` must have one layer of each path within one model, for adapters are known by them; received "
-                f"two of {short_repr(name)}. Give the layers around them names that differ."
+                "`model` must have one layer of each path within one model, because paths name adapters; received two "
+                f"of {short_repr(name)}. Give the layers around them names that differ."
             )
-    return found
+    return result
 
 
 def trainable_by_name(model):
-    """The variables that training may change, by their names in files, as lists: a name should have one."""
-    prefixes, found = _prefixes(model), {}
+    """The variables that training may change, by their names in files: lists, which should have one item each."""
+    prefixes, result = _prefixes(model), {}
     for layer in flatten_layers(model):
         for variable in own_trainable_by_nature(layer):
-            found.setdefault(_names(prefixes, layer, variable.path)[0], {})[id(variable)] = variable
-    return {name: list(variables.values()) for name, variables in found.items()}
+            result.setdefault(_names(prefixes, layer, variable.path)[0], {})[id(variable)] = variable
+    return {name: list(variables.values()) for name, variables in result.items()}
 
 
 def select_layers(argument, patterns, model, layers, kind, least=1):
-    """The layers whose path a pattern matches, alone or after the names of the models around."""
-    prefixes, found = _prefixes(model), {}
+    """The layers whose path a pattern matches, with or without the names of the surrounding models."""
+    prefixes, by_name = _prefixes(model), {}
     for layer in layers:
         for name in dict.fromkeys(_names(prefixes, layer, layer.path)):
-            found.setdefault(name, []).append(layer)
-    chosen = select(argument, patterns, found, kind, least)
-    return list({id(layer): layer for name in chosen for layer in found[name]}.values())
+            by_name.setdefault(name, []).append(layer)
+    selected = select(argument, patterns, by_name, kind, least)
+    return list({id(layer): layer for name in selected for layer in by_name[name]}.values())
 
 
 def _names(prefixes, layer, path):
-    """Returns the names of a path: in files, after the names of the models around the layer, and the path alone."""
+    """Returns the names of a path: the name in files, the name after those models as they are, and the path itself."""
     return [*(f"{prefix}{path}" for prefix in prefixes.get(id(layer), ())), path]
 
 
 def _prefixes(model):
-    """The names of the models around each layer, as in files and as they are, if two layers of this model share a path.
+    """The names of the models around each layer, if two layers of this model share a path: in files, and as they are.
 
-    Keras and the builders count the models that are made without a name: "encoder_4" and "encoder_5" of one process are
-    "encoder" and "encoder_1" of another one, which are their names in files.
+    Keras and the builders count models without a name: "encoder_4" and "encoder_5" of one process are "encoder" and
+    "encoder_1" of another process, which are the names in files.
     """
     with_weights = [layer.path for layer in flatten_layers(model) if layer.path and has_own_weights(layer)]
-    found = {}
+    prefixes = {}
     if len(set(with_weights)) < len(with_weights):
-        _add_prefixes(model, ("", ""), found)
-    return found
+        _add_prefixes(model, ("", ""), prefixes)
+    return prefixes
 
 
-def _add_prefixes(model, around, found):
-    inner = _models_in(model)
-    of_inner = {id(layer) for one in inner for layer in flatten_layers(one)}
+def _add_prefixes(model, outer, prefixes):
+    models = _models_in(model)
+    in_models = {id(layer) for inner in models for layer in flatten_layers(inner)}
     for layer in flatten_layers(model):
-        if id(layer) not in of_inner:
-            found.setdefault(id(layer), around)
-    split = [name_and_number(one.name) for one in inner]
-    order = sorted(range(len(inner)), key=lambda i: split[i][1])
+        if id(layer) not in in_models:
+            prefixes.setdefault(id(layer), outer)
     counts = {}
-    for i in order:
-        base = split[i][0]
+    for inner in sorted(models, key=lambda inner: name_and_number(inner.name)[1]):
+        base, _ = name_and_number(inner.name)
         number = counts[base] = counts.get(base, -1) + 1
-        names = (f"{base}_{number}" if number else base, inner[i].name)
-        _add_prefixes(inner[i], tuple(f"{prefix}{name}/" for prefix, name in zip(around, names)), found)
+        names = (f"{base}_{number}" if number else base, inner.name)
+        _add_prefixes(inner, tuple(f"{prefix}{name}/" for prefix, name in zip(outer, names)), prefixes)
 
 
 def _models_in(model):
-    """The models directly inside of a model, those within its layers too, in order."""
-    found, inside = [], set()
+    """The models directly inside a model, also within its layers, in order."""
+    models, inside = [], set()
     for layer in flatten_layers(model, include_self=False):
         if isinstance(layer, keras.Model) and id(layer) not in inside:
-            found.append(layer)
+            models.append(layer)
             inside |= {id(inner) for inner in flatten_layers(layer)}
-    return found
+    return models
 
 
 BASE = (
@@ -143,8 +140,9 @@ NO_HEADS = (keras.layers.LayerNormalization, keras.layers.RMSNormalization, Logi
 
 
 def heads_of(model, patterns=None):
-    """The layers whose paths match patterns of `heads`; for None what comes after the last block, but for norms and for
-    logits over the vocabulary.
+    """The layers that fine-tuning trains as a whole: the layers that match `patterns`.
+
+    None selects the layers after the last block, except norms and logits over the vocabulary.
     """
     if patterns is not None:
         known = [layer for layer in flatten_layers(model) if layer.path and trainable_by_nature(layer)]
@@ -162,7 +160,7 @@ def heads_of(model, patterns=None):
 
 
 def _after_blocks(model):
-    """The outermost layers after the last block; of several models with blocks that stand side by side, after each."""
+    """The outermost layers after the last block; with several models of blocks next to each other, after each model."""
     towers = [layer for layer in model.layers if isinstance(layer, keras.Model) and _has_blocks(layer)]
     if len(towers) < 2 or not is_functional(model):
         parts = outermost_layers(model)
@@ -170,8 +168,8 @@ def _after_blocks(model):
     bases = {id(layer) for layer in model.layers if _has_blocks(layer)}
     last = [layer for layer in model.layers if not bases & operations_after(model, {id(layer)})]
     after = operations_after(model, bases)
-    found = [_after_blocks(layer) if layer in towers else _flat(layer) for layer in last if id(layer) in after | bases]
-    return [layer for layers in found for layer in layers if not isinstance(layer, BASE)]
+    ends = [_after_blocks(layer) if layer in towers else _flat(layer) for layer in last if id(layer) in after | bases]
+    return [layer for layers in ends for layer in layers if not isinstance(layer, BASE)]
 
 
 def _has_blocks(layer):
@@ -179,7 +177,7 @@ def _has_blocks(layer):
 
 
 def outermost_layers(model):
-    """The layers of a model and of the models inside of it, in order."""
+    """The layers of a model and of the models inside it, in order."""
     return [layer for outer in model.layers for layer in _flat(outer)]
 
 

@@ -270,7 +270,7 @@ def test_refuses():
     for words, options in REFUSED:
         refused(lambda: add_adapter(**{"model": model, "name": "two", **options}), [words])
     for words, call in {
-        "must not have Keras' own LoRA beside adapters; decoder_0/attention/query has": lambda: add_adapter(lora),
+        "must not have Keras' own LoRA next to adapters; decoder_0/attention/query has": lambda: add_adapter(lora),
         "`name` must be one of the model's adapters, ['one']; received 'two'": lambda: use_adapter(model, "two"),
         "`name` must be one of the model's adapters, []; received 'default'": lambda: merge_adapter(lora),
     }.items():

@@ -91,7 +91,7 @@ def test_a_training_that_goes_on_keeps_counting(tmp_path):
     fit(model, tmp_path, epochs=6, initial_epoch=4)
     assert files(tmp_path) == [f"epoch_{epoch:05}.weights.h5" for epoch in (4, 5, 6)]
     fit(model, tmp_path, epochs=6, initial_epoch=5)  # killed after saving, before the training knew
-    with pytest.raises(ValueError, match="beyond the epoch at which `fit` begins, 0; .* has epoch_00004.weights.h5, "):
+    with pytest.raises(ValueError, match="after the epoch at which `fit` begins, 0; .* has epoch_00004.weights.h5, "):
         fit(model, tmp_path)
 
 
@@ -130,7 +130,7 @@ def test_epochs_are_ordered_by_number(tmp_path):
         mean = np.mean(np.asarray(values, "float64"), axis=0)
         np.testing.assert_allclose(array(variable), mean, rtol=1e-6, atol=1e-7)
     assert int(model.optimizer.iterations) == 4  # of the last file: two epochs of two steps
-    with pytest.raises(ValueError, match="beyond the epoch at which `fit` begins, 99999; .* has .*epoch_100001"):
+    with pytest.raises(ValueError, match="after the epoch at which `fit` begins, 99999; .* has .*epoch_100001"):
         fit(model, tmp_path, epochs=100_002, initial_epoch=99_999)
 
 

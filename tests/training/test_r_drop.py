@@ -76,7 +76,7 @@ def test_what_both_forbid_counts_for_nothing():
 def test_halves_that_differ_are_refused():
     other = TARGETS.copy()
     other[3, 1] = 1
-    with pytest.raises(ValueError, match="`y_true` must hold each example twice, .* of which 1 differ"):
+    with pytest.raises(ValueError, match="`y_true` must hold each example twice, .* with 1 targets that differ"):
         txf.training.RDrop()(other, LOGITS)
     with pytest.raises(ValueError, match="`y_true` must hold each example twice; received 9 tokens"):
         txf.training.RDrop()(TARGETS[:3, :3], LOGITS[:3, :3])

@@ -156,7 +156,7 @@ def test_a_refused_fit_changes_nothing(tmp_path, epochs):
     """Keras tells a callback which epoch comes first only when that epoch begins."""
     train(tmp_path / "one.npz", epochs=1)
     before = Before()
-    words = "must go on with epoch 1; received epoch 0. Pass initial_epoch=resume.epoch"
+    words = "must continue with epoch 1; received epoch 0. Pass initial_epoch=resume.epoch"
     with pytest.raises(ValueError, match=words):
         train(tmp_path / "one.npz", seed=2, epochs=epochs, first_epoch=0, more=[before])
     assert_equal(arrays(before.model), before.arrays)

@@ -103,13 +103,13 @@ REFUSED = [
     ({"inputs": [["a"]] * 5}, ["`inputs`", "'a'"]), ({"inputs": np.ones((5, 2))}, ["`inputs`", "1."]),
     ({"references": "texts"}, ["`references`", "'texts'"]),
     ({"references": [*TEXTS[:4], b"a"]}, ["`references`", "b'a'"]),
-    ({"references": TEXTS[:4]}, ["must be of one number, at least 1; received 5 and 4"]),
+    ({"references": TEXTS[:4]}, ["must have the same number of items, at least 1; received 5 and 4"]),
     ({"detokenize": "nope"}, ["`detokenize`", "'nope'"]),
     ({"detokenize": Tokenizer}, ["`detokenize`", "not its class", "Tokenizer"]),
     ({"tokenize": "nope"}, ["`tokenize`", "13a", "'nope'"]), ({"samples": -1}, ["`samples`", "-1"]),
     ({"samples": True}, ["`samples`", "True"]), ({"prefix": None}, ["`prefix`", "None"]),
     ({"batch_size": 0}, ["`batch_size`", "0"]), ({"max_tokens": 3}, ["'max_tokens'", "max_new_tokens"]),
-    ({"padded": True}, ["`padded` must not be given, as the callback sets it; received padded=True"]),
+    ({"padded": True}, ["`padded` must be left out: the callback sets it; received padded=True"]),
 ]  # fmt: skip
 
 
