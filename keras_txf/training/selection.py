@@ -1,7 +1,7 @@
 """Selects layers and variables of a model by patterns of their paths.
 
-Each builder starts its paths anew, so two encoders in one model both have "encoder_0/attention/query". If two layers
-of a model share a path, their names in files start with the names of the models that contain these layers.
+Each builder restarts its paths, so two encoders in one model both have "encoder_0/attention/query". If two layers of a
+model share a path, their names in files start with the names of the models that contain these layers.
 """
 
 import difflib

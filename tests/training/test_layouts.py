@@ -201,6 +201,30 @@ def test_parts_that_a_subclass_has_made_itself_are_whole():
     assert sum(any(found) for found in rows.values()) == 7
 
 
+@pytest.mark.parametrize("add, path", [
+    (lambda layer: layer.add_weight(name="temperatures", shape=(8,)), "temperatures"),
+    (lambda layer: made_inside(layer, txf.layers.projections.Projection(8, name="attention_gate")),
+     "attention_gate/kernel"),
+])  # fmt: skip
+def test_a_weight_without_a_rule_raises_an_error_that_names_the_weight(monkeypatch, add, path):
+    build = txf.layers.MultiHeadSelfAttention.build
+
+    def build_more(self, shape):
+        build(self, shape)
+        self.more = add(self)
+
+    monkeypatch.setattr(txf.layers.MultiHeadSelfAttention, "build", build_more)
+    model = txf.models.decoder_generator(32, **SOME)
+    with pytest.raises(ValueError, match=f"received 'decoder_0/attention/{path}' of MultiHeadSelfAttention"):
+        axes(model)
+
+
+def made_inside(layer, part):
+    with keras.name_scope(layer.name, caller=layer):
+        part.build((None, None, 16))
+    return part
+
+
 def test_adapters_and_int8_kernels():
     model = txf.models.decoder_generator(32, **SOME)
     plain = axes(model)
@@ -275,7 +299,7 @@ MODEL = BUILDERS["encoder"]()
     ({"batch_axis": "data"}, r"`batch_axis` must be an axis of `device_mesh`.*'batch', 'model'.*received 'data'"),
     ({"model_axis": "data"}, "`model_axis` must be an axis of `device_mesh`"),
     ({"model_axis": 1}, "`model_axis` must be a string"),
-    ({"model_axis": "batch"}, "`model_axis` must be another than `batch_axis`"),
+    ({"model_axis": "batch"}, "`model_axis` must differ from `batch_axis`"),
     ({"fsdp": 1}, "`fsdp` must be True or False"),
 ])  # fmt: skip
 def test_bad_calls(options, words):
