@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LINE = 0.14  # inches that a label takes
 SMALL, LARGE = 1.7, 5.0  # inches of a map
-WIDE = 16.0  # inches of all maps of a row, where they need not be smaller than SMALL
+WIDE = 16.0  # inches of all maps of a row, unless a map would be smaller than SMALL
 
 
 def plot_attention(
@@ -34,15 +34,15 @@ def plot_attention(
     Queries stand on the y axis and keys on the x axis. All maps share one scale of colours, from 0 to the
     highest weight.
 
-    The name of a layer says what attends to what. Where its last part has "cross_attention" in it, `tokens` attend to
-    `source_tokens`. With `source_tokens`, a layer whose name starts with "encoder" is the encoder's: `source_tokens`
-    attend to themselves. In every other layer `tokens` attend to themselves.
+    The name of a layer says which sequence attends to which. If its last part contains "cross_attention", `tokens`
+    attend to `source_tokens`. With `source_tokens`, a layer whose name starts with "encoder" belongs to the encoder:
+    `source_tokens` attend to themselves. In every other layer `tokens` attend to themselves.
 
     Args:
         scores: dict of layer names -> weights (B, N, T, S), as `attention_scores` returns it. B batch, N heads,
             T queries, S keys.
-        tokens: list of strings, the sequence that attends; of an encoder-decoder the target's. Fewer than T leave the
-            padding on the right out. None: numbers.
+        tokens: list of strings, the sequence of the queries; for an encoder-decoder the target. If the list is shorter
+            than T, the padding on the right is left out. None shows numbers.
         source_tokens: list of strings, the encoder's sequence; None for a model with one sequence, or, with
             `tokens=None`, for numbers.
         layers: name or list of names of the layers that are drawn. Default all.
@@ -50,10 +50,10 @@ def plot_attention(
         example: the row of the batch.
 
     Returns:
-        A `matplotlib.figure.Figure`: it shows itself in a notebook, and has `savefig`.
+        A `matplotlib.figure.Figure`. It shows itself in a notebook, and has `savefig`.
 
     Raises:
-        ValueError: a layer, head or example that is not there, or more tokens than the weights have.
+        ValueError: a layer, head or example that does not exist, or more tokens than the weights have.
         ImportError: matplotlib is not installed.
 
     Example:
@@ -69,7 +69,7 @@ def plot_attention(
     reads_source = any(attention_kind(name, has_source) != "decoder" for name in chosen)
     if isinstance(tokens, (list, tuple)) and source_tokens is None and has_source and reads_source:
         raise ValueError(
-            "`source_tokens` must be given with `tokens` where `scores` have a cross-attention; received None."
+            "`source_tokens` must be given with `tokens` if `scores` have a cross-attention; received None."
         )
     for name, weights in chosen.items():
         queries, keys = axis_tokens(name, weights.shape, tokens, source_tokens)
@@ -104,7 +104,7 @@ def axis_tokens(name, shape, tokens, source_tokens):
         words = [str(i) for i in range(size)] if words is None else checks.strings(argument, words)
         if not 0 < len(words) <= size:
             raise ValueError(
-                f"`{argument}` must be from 1 to {size} strings, for {short_repr(name)} has {size} {legend}; "
+                f"`{argument}` must be from 1 to {size} strings, because {short_repr(name)} has {size} {legend}; "
                 f"received {len(words)}."
             )
         labels.append(words)
@@ -112,7 +112,7 @@ def axis_tokens(name, shape, tokens, source_tokens):
 
 
 def chosen_layers(scores, layers):
-    """The dict of layer names -> NumPy weights (B, N, T, S) of those that are named."""
+    """Returns a dict of layer names -> NumPy weights (B, N, T, S) of the selected layers."""
     if not isinstance(scores, dict) or not scores or not all(isinstance(name, str) for name in scores):
         raise ValueError(f"`scores` must be a dict of names -> weights (B, N, T, S); received {short_repr(scores)}.")
     layers = [layers] if isinstance(layers, str) else layers
@@ -129,22 +129,22 @@ def chosen_layers(scores, layers):
 
 
 def chosen_heads(name, weights, heads):
-    """The dict of titles -> maps (T, S) of weights (N, T, S), or of maps (B, T, S) of weights (N, B, T, S)."""
-    heads = (
-        list(heads)
-        if hasattr(heads, "__iter__") and not isinstance(heads, str) and not getattr(heads, "shape", None) == ()
-        else heads
-    )
+    """Returns a dict of titles -> maps (T, S) of weights (N, T, S), or maps (B, T, S) of weights (N, B, T, S)."""
     if isinstance(heads, str) and heads == "mean":
         return {"mean of heads": weights.mean(axis=0)}
-    indices = range(len(weights)) if heads is None else [heads] if isinstance(heads, numbers.Integral) else heads
-    there = f"{short_repr(name)} has heads 0 to {len(weights) - 1}"
-    if isinstance(indices, str) or not hasattr(indices, "__iter__") or not len(indices):
-        raise ValueError(f'`heads` must be indices, "mean" or None, and {there}; received {short_repr(heads)}.')
-    for head in indices:
+    if heads is None:
+        heads = range(len(weights))
+    elif isinstance(heads, numbers.Integral):
+        heads = [heads]
+    elif hasattr(heads, "__iter__") and not isinstance(heads, str) and getattr(heads, "shape", None) != ():
+        heads = list(heads)
+    existing = f"{short_repr(name)} has heads 0 to {len(weights) - 1}"
+    if isinstance(heads, str) or not hasattr(heads, "__iter__") or not len(heads):
+        raise ValueError(f'`heads` must be indices, "mean" or None, and {existing}; received {short_repr(heads)}.')
+    for head in heads:
         if isinstance(head, bool) or not isinstance(head, numbers.Integral) or not 0 <= head < len(weights):
-            raise ValueError(f"`heads` must be of heads that are there, and {there}; received {short_repr(head)}.")
-    return {f"head {head}": weights[head] for head in indices}
+            raise ValueError(f"`heads` must be existing heads, and {existing}; received {short_repr(head)}.")
+    return {f"head {head}": weights[head] for head in heads}
 
 
 def _inches(labels, largest):
@@ -152,7 +152,7 @@ def _inches(labels, largest):
 
 
 def _label(axes, axis, labels, inches):
-    """Labels the places, or every n-th where all would overlap."""
+    """Labels the positions of an axis, or every n-th position if all labels would overlap."""
     step = max(1, math.ceil(len(labels) * LINE / (inches + 1e-6)))
     short = [label if len(label) <= 16 else f"{label[:15]}…" for label in labels[::step]]
     steep = {"rotation": 90} if axis == "x" and max(map(len, short), default=0) > 1 else {}
@@ -161,7 +161,7 @@ def _label(axes, axis, labels, inches):
 
 
 def as_text(label):
-    """The label as matplotlib shows it: a "$" would begin mathematics, and half a surrogate pair has no glyph."""
+    """Escapes a label for matplotlib: a "$" would start mathematics, and half a surrogate pair has no glyph."""
     return label.replace("$", r"\$").encode("utf-8", "replace").decode()
 
 
@@ -174,28 +174,27 @@ def plot_attention_on_image(
     heads: int | str | Sequence[int] | None = "mean",
     example: int = 0,
 ) -> "Figure":
-    """Draws images, and what a vision transformer looks at in them, as heat maps over the patches.
+    """Draws images and heat maps over their patches, which show where a vision transformer looks.
 
-    With a class token the maps are its attention to the patches; without one they are the mean over all patches that
-    attend.
-    Each map has its own scale of colours, from the least to the most that a patch gets.
+    With a class token the maps are its attention to the patches. Without a class token they are the mean over the
+    queries. Each map has its own scale of colours, from the lowest to the highest weight of a patch.
 
     Args:
-        image: (height, width, channels) floats, or a batch of them, (B, height, width, channels): then a row for each.
-            One channel or three; they are stretched to the range of colours.
+        image: floats (height, width, channels), or a batch (B, height, width, channels), which gets a row for each
+            image. One channel or three; the values are stretched to the range of colours.
         scores: dict of layer names -> weights (B, N, T, T), as `attention_scores` returns it. T is the number of
-            patches, row by row from the top left, and one more for a class token, which stands first.
+            patches, row by row from the top left, plus one for a class token, which comes first.
         patch_size: height and width of a patch in pixels, a pair or one number for both.
         rollout: whether the second picture is `attention_rollout` of all layers.
         layers: name or list of names of layers whose own attention is drawn as well. Default none.
-        heads: of those layers: "mean", index or list of indices, or None: all.
-        example: the row of the batch of `scores`, where `image` is a single one.
+        heads: heads of these layers: "mean", index or list of indices, or None for all.
+        example: the row of the batch of `scores` for a single `image`.
 
     Returns:
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: patches that do not divide the image or do not fit T, a layer, head or example that is not there.
+        ValueError: patches that do not divide the image or do not fit T, a layer, head or example that does not exist.
         ImportError: matplotlib is not installed.
 
     Reference:
@@ -219,18 +218,18 @@ def plot_attention_on_image(
     if images.ndim == 3:
         images, examples = images[None], [checks.integer_between("example", example, 0, batch - 1)]
     elif len(images) > batch:
-        raise ValueError(f"`image` must not be more than the {batch} rows of `scores`; received {len(images)}.")
+        raise ValueError(f"`image` must have at most the {batch} rows of `scores`; received {len(images)}.")
     else:
         examples = range(len(images))
     grid = _patches(images.shape[1:3], checks.pair("patch_size", patch_size), everything)
     columns = [("rollout", attention_rollout(everything))] if checks.boolean("rollout", rollout) else []
-    for name, weights in everything.items():  # `heads` is judged even where no layer's own attention is drawn
+    for name, weights in everything.items():  # checks `heads`, even if no layer is drawn
         chosen_heads(name, weights.swapaxes(0, 1), heads)
     for name, weights in ({} if layers is None else chosen_layers(scores, layers)).items():
         of_heads = chosen_heads(name, weights.swapaxes(0, 1), heads)
         columns += [(f"{name}\n{title}", maps) for title, maps in of_heads.items()]
     figure = new_figure(1.9 * (1 + len(columns)) + 0.6, 1.9 * len(images) + 0.6)
-    from matplotlib.cm import ScalarMappable  # after `new_figure`, which says where matplotlib is not installed
+    from matplotlib.cm import ScalarMappable  # after `new_figure`, whose error names a missing matplotlib
 
     axes = figure.subplots(len(images), 1 + len(columns), squeeze=False)
     for row, picture, number in zip(axes, images, examples):
@@ -238,7 +237,7 @@ def plot_attention_on_image(
         picture = (picture - picture.min()) / (span or 1)
         for panel in row:
             panel.set_axis_off()
-            dim = 1 if panel is row[0] else 0.3  # under a map, where light and dark would change its colours
+            dim = 1 if panel is row[0] else 0.3  # under a map: light and dark would change its colours
             shade = 0.5 + dim * (picture - 0.5)
             panel.imshow(shade[..., 0] if shade.shape[-1] == 1 else shade, cmap="gray", vmin=0, vmax=1)
         for panel, (_, maps) in zip(row[1:], columns):
@@ -258,7 +257,7 @@ def plot_attention_on_image(
 
 
 def _patches(size, patch_size, scores):
-    """Rows and columns of patches."""
+    """Returns the rows and columns of patches."""
     if any(pixels % patch for pixels, patch in zip(size, patch_size)):
         raise ValueError(f"`patch_size` must divide the height and width of `image`; received {patch_size} and {size}.")
     rows, columns = (pixels // patch for pixels, patch in zip(size, patch_size))

@@ -17,7 +17,7 @@ from keras_txf.checks import short_repr
 from keras_txf.visualize.scores import KINDS, attention_kind
 
 TEMPLATE = pathlib.Path(__file__).with_name("page.html")
-DATA = "{{data}}"  # where the template takes the tokens and weights
+DATA = "{{data}}"  # the mark of the tokens and weights in the template
 
 
 def view_attention(
@@ -30,25 +30,25 @@ def view_attention(
     """Makes a page that shows attention weights: lines between tokens for one head, and a small map of every head.
 
     Use it to look through all layers and heads of a model, in a notebook (the result shows itself) or in a browser
-    (`path`). The page is one HTML file: it loads nothing, so it also works without a network. The kind of attention,
-    the layer, the head and the token are chosen with the mouse, by touch or with the keyboard.
+    (`path`). The page is one HTML file: it loads nothing, so it also works without a network. A reader selects the type
+    of attention, the layer, the head and the token with the mouse, by touch or with the keyboard.
 
-    The name of a layer says what attends to what. Where its last part has "cross_attention" in it, `tokens` attend to
-    `source_tokens`. With `source_tokens`, a layer whose name starts with "encoder" is the encoder's: `source_tokens`
-    attend to themselves. In every other layer `tokens` attend to themselves.
+    The name of a layer says which sequence attends to which. If its last part contains "cross_attention", `tokens`
+    attend to `source_tokens`. With `source_tokens`, a layer whose name starts with "encoder" belongs to the encoder:
+    `source_tokens` attend to themselves. In every other layer `tokens` attend to themselves.
 
     Args:
         scores: dict of layer names -> weights of shape (B, N, T, S), from 0 to 1, in the order of the model, as
-            `attention_scores` returns it. B batch, N heads, T queries, S keys. A row of zeros is shown as such.
-        tokens: list of strings, the sequence that attends; of an encoder-decoder the target's. A list that is shorter
-            than the weights leaves the padding on the right out.
+            `attention_scores` returns it. B batch, N heads, T queries, S keys. The page also shows a row of zeros.
+        tokens: list of strings, the sequence of the queries; for an encoder-decoder the target. If the list is shorter
+            than the weights, the padding on the right is left out.
         source_tokens: list of strings, the encoder's sequence; None for a model with one sequence.
-        path: where the page is written to, atomically, in a folder that is made; None writes nothing.
+        path: the file of the page, written atomically; missing folders are made. None writes nothing.
         example: the row of the batch that is shown.
 
     Returns:
-        An `AttentionPage`. It shows weights to within 0.005, for it keeps 8 bits of each square root: 12 layers of 12
-        heads over 128 tokens are 3.2 MB.
+        An `AttentionPage`. The page shows weights to within 0.005, because it keeps 8 bits of each square root: 12
+        layers of 12 heads over 128 tokens are 3.2 MB.
 
     Raises:
         ValueError: more tokens than a layer has weights for, a layer of cross-attention without `source_tokens`,
@@ -56,7 +56,7 @@ def view_attention(
 
     Example:
 
-    >>> scores = {"encoder_0/attention": np.full((1, 2, 3, 3), 1 / 3)}  # or those of `attention_scores`
+    >>> scores = {"encoder_0/attention": np.full((1, 2, 3, 3), 1 / 3)}  # or the result of `attention_scores`
     >>> page = txf.visualize.view_attention(scores, ["the", "cat", "sat"])
     >>> page.html[:15]
     '<!doctype html>'
@@ -75,7 +75,7 @@ def view_attention(
         layers[kind].append({"name": name, "heads": len(array), "weights": code})
     names = ("title", "queries", "keys")
     kinds = [{**dict(zip(names, row)), "layers": layers[kind]} for kind, row in KINDS.items() if layers[kind]]
-    # Without a "<" no token can end the script element that holds the data. JSON escapes all beyond ASCII by itself.
+    # Without a "<" no token can end the script element that holds the data. JSON itself escapes all but ASCII.
     data = json.dumps({**sequences, "kinds": kinds}).replace("<", "\\u003c")
     page = AttentionPage(TEMPLATE.read_text(encoding="utf-8").replace(DATA, data))
     if path is not None:
@@ -84,7 +84,7 @@ def view_attention(
 
 
 class AttentionPage:
-    """A page that shows attention, as `view_attention` makes it: the last value of a notebook's cell shows itself.
+    """A page that shows attention, the result of `view_attention`. As the last value of a cell a notebook shows it.
 
     Args:
         html: the whole page, a string.
@@ -94,7 +94,7 @@ class AttentionPage:
         self.html = checks.string("html", html)
 
     def _repr_html_(self):
-        """The page in a frame of its own: its ids, styles and keys stay apart from the notebook's and other pages'."""
+        """The page in its own frame, which separates its ids, styles and keys from the notebook and other pages."""
         style = "width: 100%; height: 680px; border: 0"
         page = html.escape(self.html)
         return f'<iframe title="Attention" sandbox="allow-scripts" style="{style}" srcdoc="{page}"></iframe>'
@@ -103,7 +103,7 @@ class AttentionPage:
         """Writes the page atomically: to a temporary path, then renames it.
 
         Raises:
-            ValueError: `path` cannot be written to; an older file is as it was.
+            ValueError: `path` cannot be written to; an older file is then unchanged.
         """
         with writing("path", checks.path("path", path)), atomic_file(path) as temporary:
             temporary.write_text(self.html, encoding="utf-8")
@@ -116,7 +116,7 @@ def _some_strings(name, value):
 
 
 def _sequence(name, side, sequences):
-    """(argument, tokens) of one side of the layer of that name."""
+    """Returns (argument, tokens) of one side of the layer with this name."""
     if side not in sequences:
         raise ValueError(
             f"`source_tokens` must be given for {short_repr(name)}, which attends to another sequence; received None."
@@ -125,10 +125,10 @@ def _sequence(name, side, sequences):
 
 
 def _weights(name, value, example, queries, keys):
-    """The weights of one example, (N, T, S) as there are tokens; `queries` and `keys` are pairs (argument, tokens)."""
+    """The weights of one example, (N, T, S), cut to the tokens; `queries` and `keys` are pairs (argument, tokens)."""
     try:
         array = np.asarray(keras.ops.convert_to_numpy(value), "float32")
-    except Exception:  # each backend has its own
+    except Exception:  # each backend raises another exception
         array = np.array(None)
     if array.ndim != 4 or not array.size:
         received = f"shape {array.shape}" if array.ndim else short_repr(value)
@@ -138,8 +138,8 @@ def _weights(name, value, example, queries, keys):
     for (argument, tokens), length, axis in ((queries, array.shape[2], "queries"), (keys, array.shape[3], "keys")):
         if len(tokens) > length:
             raise ValueError(
-                f"`{argument}` must be no more than the {axis} of {short_repr(name)}, {length} in weights of shape "
-                f"{array.shape}; received {len(tokens)} tokens."
+                f"`{argument}` must have at most as many items as {short_repr(name)} has {axis}, {length} in weights "
+                f"of shape {array.shape}; received {len(tokens)} tokens."
             )
     array = array[checks.integer_between("example", example, 0, len(array) - 1), :, : len(queries[1]), : len(keys[1])]
     if not (array.min() >= 0 and array.max() <= 1.01):  # half precision rounds; NaN fails too

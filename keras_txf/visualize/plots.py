@@ -18,26 +18,28 @@ from keras_txf.ops.rotary import rotary_frequencies
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+EXPECTED = "`history` must be a History, its dict, or the path of a .csv of a CSVLogger"
+
 
 def plot_positions(layer: Any, length: int | None = None, dim: int = 64, num_heads: int = 8, head: int = 0) -> "Figure":
-    """Draws what a position layer knows: its encoding on the left, on the right how alike positions are to each other.
+    """Draws a position layer: its encoding on the left, the similarity of any two positions on the right.
 
     Args:
         layer: a `PositionalEmbedding`, `Rotary`, `ALiBi` or `RelativeBias`, or a name: "sinusoidal", "rotary", "alibi",
-            or "relative", a new `RelativeBias`: random numbers, which show what distances share one.
+            or "relative". "relative" is a new `RelativeBias`, whose random numbers show which distances share a bias.
         length: number of positions. Default 64, or the layer's `max_length`.
-        dim: width of what is drawn for "sinusoidal"; for rotary positions the width of a head.
+        dim: width of the vectors for "sinusoidal"; width of a head for rotary positions.
         num_heads: number of heads for "alibi" and "relative".
         head: the head whose bias is drawn on the right, for `ALiBi` and `RelativeBias`.
 
     Returns:
         A `matplotlib.figure.Figure`. Embeddings: the vectors, and their cosine similarity. Rotary: the cosines of the
-        angles, and the mean cosine of the angles between two positions, which is the share of a logit that is left of
-        two equal vectors. Biases: the bias of each head over the distance, and that of `head` for each query and key.
+        angles, and the mean cosine of the angles between two positions, which is the factor on the logit of two equal
+        vectors. Biases: the bias of each head over the distance, and the bias of `head` for each query and key.
 
     Raises:
-        ValueError: another layer or name, a layer with position_encoding=None, a length beyond `max_length`, a head
-            that is not there.
+        ValueError: an unknown layer or name, a layer with position_encoding=None, a length above `max_length`, a head
+            that does not exist.
         ImportError: matplotlib is not installed.
 
     Example:
@@ -120,9 +122,9 @@ def _draw_bias(layer, length, head):
 
 
 def plot_history(history: Any) -> "Figure":
-    """Draws the course of a training: a panel for each metric, with that of the validation beside it.
+    """Draws the course of a training: a panel for each metric, with the curves of training and validation.
 
-    Losses and perplexities have a logarithmic axis where they are positive.
+    Losses and perplexities have a logarithmic axis if they are positive.
 
     Args:
         history: the `History` that `fit` returns, its dict `history.history`, or the path of the .csv of a `CSVLogger`.
@@ -131,7 +133,7 @@ def plot_history(history: Any) -> "Figure":
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: another kind of object, or a history without a finished epoch.
+        ValueError: an object of another type, or a history without a finished epoch.
         ImportError: matplotlib is not installed.
 
     Example:
@@ -167,27 +169,12 @@ def _read_history(history):
     """The epochs, counted from 1, and a dict of metrics -> values."""
     epochs = None
     if isinstance(history, keras.callbacks.History):
-        epochs, history = (
-            [epoch + 1 for epoch in getattr(history, "epoch", [])],
-            history.history,
-        )  # before `fit` it has none
+        epochs = [epoch + 1 for epoch in getattr(history, "epoch", [])]  # before `fit` the attribute is missing
+        history = history.history
+    elif isinstance(history, (str, pathlib.Path)):
+        epochs, history = _read_csv(checks.path("history", history))
     elif not isinstance(history, dict):
-        if not isinstance(history, (str, pathlib.Path)):
-            raise ValueError(
-                "`history` must be a History, its dict, or the path of a .csv of a CSVLogger; received "
-                f"{short_repr(history)}."
-            )
-        path = checks.path("history", history)
-        try:
-            with path.open(newline="", encoding="utf-8-sig") as file:
-                rows = list(csv.DictReader(file))
-            history = {name: [_number(row[name]) for row in rows] for name in (rows[0] if rows else ())}
-            epochs = [int(epoch) + 1 for epoch in history.pop("epoch", range(len(rows)))]
-        except (OSError, ValueError, TypeError, csv.Error) as error:
-            raise ValueError(
-                "`history` must be a History, its dict, or the path of a .csv of a CSVLogger; received "
-                f"{short_repr(str(path))}: {error}."
-            ) from error
+        raise ValueError(f"{EXPECTED}; received {short_repr(history)}.")
     try:
         values = {str(name): np.asarray(curve, "float64") for name, curve in history.items()}
     except (ValueError, TypeError) as error:
@@ -198,8 +185,19 @@ def _read_history(history):
     return list(range(1, longest + 1)) if epochs is None else epochs, values
 
 
+def _read_csv(path):
+    """The epochs, counted from 1, and a dict of metrics -> values of a CSVLogger."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+        history = {name: [_number(row[name]) for row in rows] for name in (rows[0] if rows else ())}
+        return [int(epoch) + 1 for epoch in history.pop("epoch", range(len(rows)))], history
+    except (OSError, ValueError, TypeError, csv.Error) as error:
+        raise ValueError(f"{EXPECTED}; received {short_repr(str(path))}: {error}.") from error
+
+
 def _number(text):
-    """CSVLogger writes NA, or nothing, where an epoch has no value."""
+    """A value of a CSVLogger, which writes NA or nothing if an epoch has no value."""
     return float("nan") if text in ("NA", "", None) else float(text)
 
 
@@ -210,7 +208,7 @@ def new_figure(width, height):
         raise ImportError("Pictures need matplotlib: pip install 'keras_txf[visualize]'.") from error
 
     class ShownFigure(Figure):
-        """A figure that a notebook shows. Of figures without pyplot it would show the name of the class."""
+        """A figure that a notebook shows. For a figure without pyplot a notebook would show the class name."""
 
         def _repr_png_(self):
             with io.BytesIO() as file:

@@ -19,23 +19,23 @@ from keras_txf.models.checked_model import CheckedModel
 def attention_scores(model: keras.Model, inputs: Any) -> dict[str, Any]:
     """Computes the attention weights of every layer and head of a model, by the layer's name.
 
-    The model need not be built with `return_attention_scores`: its graph is run once more, and each layer whose `call`
-    has the argument `return_attention_scores` is asked for its weights. Such are this package's attentions and blocks,
-    Keras' own attentions, and layers of yours. A model within the model is looked into, a layer within a layer of
-    yours is not.
+    The model need not be built with `return_attention_scores`: its graph runs once more, and each layer whose `call`
+    has the argument `return_attention_scores` returns its weights. These layers are the attentions and blocks of this
+    package, Keras' own attentions, and your own layers with this argument. The function looks into models within the
+    model, but not into layers within your own layers.
 
     Args:
         model: a functional `keras.Model`, from a builder or wired by hand.
-        inputs: what the model takes. For a generated answer pass the answer as the tokens that the model reads: to a
-            generator the array that `generate` returned; to an encoder-decoder `source_ids` and `target_ids`, the
+        inputs: the inputs of the model. For a generated answer pass the answer as the tokens that the model reads. Pass
+            a generator the array that `generate` returned. Pass an encoder-decoder `source_ids` and `target_ids`, the
             start token and then the answer without its last token. Row t then shows where the model looked
             when it chose token t of the answer.
 
     Returns:
         A dict, in the order in which the graph runs: the path of the attention layer, as in the paths of its weights
         (`"encoder_0/attention"`, `"decoder_0/cross_attention"`), -> float32 NumPy array (B, N, T, S), weights of query
-        t on key s, before dropout. A layer that is called again has `":1"`, `":2"`, ... after its path, in the
-        same order: of two calls that do not need each other's result the graph may run the later one first.
+        t on key s, before dropout. The second call of a layer has `":1"` after its path, the third `":2"`, in the same
+        order. The graph may run two calls in any order if neither needs the result of the other.
 
     Raises:
         ValueError: `model` is not functional, has no attention, or does not take `inputs`.
@@ -83,7 +83,7 @@ def attention_scores(model: keras.Model, inputs: Any) -> dict[str, Any]:
         masks = {}
         if isinstance(model, CheckedModel):
             inputs, masks = model.split_masks(model.check_inputs(inputs))
-        _refuse_missing(model, inputs)
+        _check_inputs(model, inputs)
         run_graph(model, inputs, call, masks=masks.get("mask"))
     except ValueError as error:
         raise ValueError(f"`inputs` must be what the model takes: {in_one_line(error)}") from error
@@ -93,15 +93,15 @@ def attention_scores(model: keras.Model, inputs: Any) -> dict[str, Any]:
     return scores
 
 
-def _refuse_missing(model, inputs):
-    """Refuses a dict that lacks an input. The model's own call does so too; its graph alone would name no input."""
+def _check_inputs(model, inputs):
+    """Raises ValueError if a dict lacks an input, as the model's own call does. Its graph would name no input."""
     expected = getattr(model, "input", None)  # a Sequential has none
     if isinstance(expected, dict) and isinstance(inputs, dict) and (missing := expected.keys() - inputs):
         raise ValueError(f"the key {short_repr(min(missing))} is missing; received {short_repr(sorted(inputs))}.")
 
 
 def _score_names(layer):
-    """The names of the weights that a layer returns on request, in its order."""
+    """The names of the weights that a layer returns on request, in the layer's order."""
     if isinstance(layer, EncoderBlock):
         return [layer.attention.path]
     if isinstance(layer, RecurrentDecoder):
@@ -116,12 +116,12 @@ def _score_names(layer):
 
 
 def _as_array(weights):
-    """Float32 (B, N, T, S); weights of one head may come without their axis."""
+    """Weights as float32 (B, N, T, S); weights of one head may lack the axis of heads."""
     weights = ops.convert_to_numpy(ops.cast(weights, "float32"))
     return weights[:, None] if weights.ndim == 3 else weights
 
 
-# Each kind of attention: its title, the sequence that attends, and the sequence that is attended to.
+# Each type of attention: its title, the sequence of the queries, and the sequence of the keys.
 KINDS = {
     "self": ("Self-attention", "tokens", "tokens"),
     "encoder": ("Encoder self-attention", "source_tokens", "source_tokens"),
@@ -131,7 +131,7 @@ KINDS = {
 
 
 def attention_kind(name, with_source):
-    """The kind of attention of the layer with this name: a key of `KINDS`.
+    """The type of attention of the layer with this name: a key of `KINDS`.
 
     Args:
         name: path of the layer, such as "decoder_0/cross_attention".
@@ -147,19 +147,19 @@ def attention_kind(name, with_source):
 def attention_rollout(scores: dict[str, Any] | Sequence[Any]) -> np.ndarray:
     """Follows attention through all layers: how much of each input is in each output.
 
-    Each layer's weights are the mean of its heads, half of them, with half of the identity for the residual connection.
-    The product of all layers is the rollout. It is a heuristic: it knows nothing of the values, the feed-forwards and
-    the norms.
+    The weights of a layer are half the mean of its heads plus half the identity, for the residual connection. The
+    product of all layers is the rollout. The rollout is a heuristic: it ignores the values, the feed-forwards and the
+    norms.
 
     Args:
-        scores: dict of layer names -> weights (B, N, T, T), or a list of weights, the first layer's first. B batch, N
-            heads, T tokens. Self-attention alone.
+        scores: dict of layer names -> weights (B, N, T, T), or a list of weights, in the order of the layers. B batch,
+            N heads, T tokens. Only self-attention.
 
     Returns:
-        NumPy float64 (B, T, T): row for each output, column for each input; rows sum to 1.
+        NumPy float64 (B, T, T): a row for each output, a column for each input; rows sum to 1.
 
     Raises:
-        ValueError: no layers, or weights of other shapes than the first layer's up to the heads.
+        ValueError: no layers, or weights whose shape differs from the first layer's in more than the heads.
 
     Reference:
         [Quantifying Attention Flow in Transformers](https://arxiv.org/abs/2005.00928), section 3.
@@ -180,7 +180,7 @@ def attention_rollout(scores: dict[str, Any] | Sequence[Any]) -> np.ndarray:
         batch, _, queries, keys = weights.shape
         if queries != keys or (rollout is not None and rollout.shape != (batch, queries, keys)):
             raise ValueError(
-                "`scores` must be of self-attention over one sequence, (B, N, T, T), leave cross-attention out; "
+                "`scores` must be of self-attention over one sequence, (B, N, T, T), without cross-attention; "
                 f"received shape {weights.shape}."
             )
         mixed = weights.mean(axis=1) + np.eye(queries)
@@ -191,5 +191,5 @@ def attention_rollout(scores: dict[str, Any] | Sequence[Any]) -> np.ndarray:
 
 def as_floats(name, value):
     """A tensor, an array or nested lists as float64."""
-    checks.number_tensor(name, value)  # which on JAX would round float64 to float32
+    checks.number_tensor(name, value)  # the result is not used: on JAX it would round float64 to float32
     return np.asarray(ops.convert_to_numpy(value), "float64")

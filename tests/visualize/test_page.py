@@ -1,4 +1,4 @@
-"""The page of attention: what it holds, and what a reader meets who opens it in Chromium with a mouse or with keys."""
+"""The page of attention: its content, and its use in Chromium with a mouse or with keys."""
 
 import base64
 import html
@@ -49,7 +49,7 @@ def decoded(layer, queries, keys):
 # --- what the page holds ---------------------------------------------------------------------------------------------
 
 
-def test_layers_are_grouped_by_what_attends_to_what():
+def test_layers_are_grouped_by_their_type_of_attention():
     data = data_of(view_attention(of_pair(), TARGET, SOURCE))
     assert (data["tokens"], data["source_tokens"]) == (TARGET, SOURCE)
     found = [(x["title"], x["queries"], x["keys"], [layer["name"] for layer in x["layers"]]) for x in data["kinds"]]
@@ -87,15 +87,15 @@ def test_the_example_is_chosen_and_padding_on_the_right_is_left_out():
     ({"scores": {"a": weights(2, 3, 3)[0]}}, r"`scores` must hold weights .* received shape \(2, 3, 3\) for 'a'"),
     ({"scores": {"a": weights(2, 3, 3) - 1}}, "`scores` must be from 0 to 1; .* for 'a'"),
     ({"scores": {"a": weights(2, 3, 3) * np.nan}}, "`scores` must be from 0 to 1; received nan"),
-    ({"tokens": ["x"] * 4}, r"`tokens` must be .* queries of 'a', 3 in .*\(1, 2, 3, 3\); received 4 tokens"),
+    ({"tokens": ["x"] * 4}, r"`tokens` must have .* 'a' has queries, 3 in .*\(1, 2, 3, 3\); received 4 tokens"),
     ({"tokens": "abc"}, "`tokens` must be a list of strings"), ({"path": 3}, "`path` must be a path"),
     ({"tokens": []}, "`tokens` must hold a string for each token"), ({"source_tokens": []}, "`source_tokens` must h"),
     ({"scores": {"b/cross_attention": weights(2, 3, 3)}}, "`source_tokens` must be given for 'b/cross_attention'"),
     ({"scores": {"b/cross_attention": weights(2, 3, 2)}, "source_tokens": ["x"] * 3},
-     "`source_tokens` must be no more than the keys of 'b/cross_attention', 2 in .*; received 3 tokens"),
+     "`source_tokens` must have at most as many items as 'b/cross_attention' has keys, 2 in .*; received 3 tokens"),
     ({"example": 1}, "`example` must be an integer from 0 to 0; received 1"),
 ])  # fmt: skip
-def test_bad_arguments_are_refused(changed, message):
+def test_bad_arguments_raise_value_errors(changed, message):
     with pytest.raises(ValueError, match=message):
         view_attention(**{"scores": {"a": weights(2, 3, 3)}, "tokens": ["x", "y", "z"], **changed})
 
@@ -208,7 +208,7 @@ class Reader:
         return self.all(f"#{side} [role=option]")[index]
 
     def weights(self, side):
-        """The numbers beside the tokens of a side; None where there are none."""
+        """The numbers next to the tokens of a side; None if a token has no number."""
         texts = [found.text for found in self.all(f"#{side} .weight")]
         return [float(text) for text in texts] if any(texts) else None
 
@@ -344,7 +344,7 @@ def test_a_notebook_shows_the_frame(reader):
     reader.driver.switch_to.default_content()
 
 
-def test_what_a_page_loads_and_logs_would_be_noticed(reader):
+def test_the_reader_notices_requests_and_logs_of_a_page(reader):
     reader.open("<!doctype html><img src='http://127.0.0.1:9/x.png'><script>nonsense()</script>")
     assert reader.requests() == ["http://127.0.0.1:9/x.png"]
     assert any("nonsense" in entry["message"] for entry in reader.driver.get_log("browser"))

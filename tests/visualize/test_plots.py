@@ -1,4 +1,4 @@
-"""Pictures: what they show is what they were given, and what does not fit is refused."""
+"""Pictures show the values of their arguments, and bad arguments raise errors."""
 
 import sys
 
@@ -90,7 +90,7 @@ def test_many_heads_and_tokens_fit_a_screen_and_labels_do_not_overlap(heads, cou
     ({"example": 2}, "`example` must be an integer from 0 to 1; received 2"),
     ({"scores": {"encoder_0/attention": np.ones((3, 4, 4))}}, "must have shape .batch, heads, queries, keys."),
 ])  # fmt: skip
-def test_attention_refuses(arguments, message):
+def test_bad_arguments_of_attention_raise_errors(arguments, message):
     with pytest.raises(ValueError, match=message):
         plot_attention(**{"scores": SCORES, **arguments})
 
@@ -117,7 +117,7 @@ def test_rollout_equals_a_loop():
 
 
 @pytest.mark.parametrize("scores", [[], "maps", [weights(1, 1, 4, 5)], [weights(1, 1, 4, 4), weights(1, 1, 5, 5)]])
-def test_rollout_refuses(scores):
+def test_bad_arguments_of_rollout_raise_errors(scores):
     with pytest.raises(ValueError, match="`scores` must be"):
         attention_rollout(scores)
 
@@ -146,9 +146,9 @@ def test_attention_on_images(class_token):
 @pytest.mark.parametrize("shape, message", [
     ((4, 9, 3), "`patch_size` must divide"), ((4, 8, 3), "`scores` must be over the 8 patches"),
     ((4, 6, 2), "`image` must have one channel or three"), ((4, 6), "`image` must have shape"),
-    ((3, 4, 6, 1), "`image` must not be more than the 2 rows"),
+    ((3, 4, 6, 1), "`image` must have at most the 2 rows"),
 ])  # fmt: skip
-def test_attention_on_images_refuses(shape, message):
+def test_bad_arguments_of_attention_on_images_raise_errors(shape, message):
     with pytest.raises(ValueError, match=message):
         plot_attention_on_image(np.zeros(shape), {"encoder_0/attention": weights(2, 3, 7, 7)}, patch_size=2)
 
@@ -199,7 +199,7 @@ def test_biases():
     ({"layer": txf.layers.PositionalEmbedding(9, 4, max_length=5), "length": 6}, "`length` .* from 1 to 5; received 6"),
     ({"layer": "sinusoidal", "length": 0}, "`length` must be"),
 ])  # fmt: skip
-def test_positions_refuse(arguments, message):
+def test_bad_arguments_of_positions_raise_errors(arguments, message):
     with pytest.raises(ValueError, match=message):
         plot_positions(**arguments)
 

@@ -1,4 +1,4 @@
-"""attention_scores: the weights that a model built with `return_attention_scores` returns, from one built without."""
+"""attention_scores of a model equal the weights of a model built with `return_attention_scores`."""
 
 import functools
 
@@ -56,7 +56,7 @@ def test_scores_are_those_of_a_model_built_to_return_them(build, inputs, options
     np.testing.assert_equal(txf.visualize.attention_scores(twin, inputs), found)
 
 
-def test_rows_sum_to_one_over_what_may_be_seen():
+def test_rows_sum_to_one_over_the_visible_keys():
     model = txf.models.encoder_decoder(11, 11, 1, 12, 6, decoder_options={"window": 2})
     source, target, t = SOURCES != 0, IDS != 0, np.arange(5)
     causal = (t[:, None] >= t) & (t[:, None] - t < 2)
@@ -74,7 +74,7 @@ def test_rows_sum_to_one_over_what_may_be_seen():
 
 
 def test_models_wired_by_hand_have_scores():
-    """A decoder on a depth of an encoder, each a model of its own, and Keras' own attention."""
+    """A decoder on a depth of an encoder, each its own model, and Keras' own attention."""
     encoder = txf.models.encoder(11, 2, 12, 6, return_hidden_states=True)
     decoder = txf.models.decoder(11, 1, 12, 6)
     source, target = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
@@ -121,7 +121,7 @@ def test_bad_input(model, inputs, message):
         txf.visualize.attention_scores(model, inputs)
 
 
-# Keras warns of its own mask.
+# Keras warns about its own mask.
 @pytest.mark.filterwarnings("ignore:Layer 'functional.* was passed an input with a mask:UserWarning")
 def test_a_mask_that_is_passed_to_a_model_within_a_model_counts():
     x, mask = keras.Input((4, 12)), keras.Input((4,), dtype="bool")
@@ -150,7 +150,7 @@ def test_a_model_within_a_model_keeps_a_call_of_its_own():
     np.testing.assert_allclose(weights, ops.convert_to_numpy(expected), atol=1e-6)
 
 
-def test_augmentation_does_not_change_what_is_looked_at():
+def test_augmentation_does_not_change_the_weights():
     model = txf.models.image_classifier((6, 8), 2, num_classes=3, num_layers=1, dim=12, num_heads=2)
     images = keras.Input((6, 8, 3))
     augmented = keras.Model(images, model(keras.layers.RandomTranslation(0.5, 0.5)(images)))
