@@ -1,4 +1,4 @@
-"""Adapters go through files of their own, of Keras and of TensorFlow."""
+"""Adapters are saved and loaded in adapter files, Keras files and SavedModels."""
 
 import drawing
 import keras
@@ -37,7 +37,7 @@ def test_a_file_that_cannot_be_written(file, words, tmp_path, monkeypatch):
     assert not [*tmp_path.iterdir()]
 
 
-def test_what_a_file_holds(tmp_path):
+def test_a_file_holds_tensors_and_metadata(tmp_path):
     from safetensors.numpy import load_file
 
     model = BUILDERS["classifier"][0]()

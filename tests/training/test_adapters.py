@@ -1,4 +1,4 @@
-"""LoRA against NumPy in float64, on every builder: the base stays as it is, whatever is done beside it."""
+"""LoRA against NumPy in float64, on every builder: the base never changes."""
 
 import threading
 
@@ -71,7 +71,7 @@ def test_the_base_stays(builder):
     assert not model.trainable_variables
     steps = int(model.optimizer.iterations)
     model.evaluate(inputs, bare, verbose=0)
-    use_adapter(model, "default")  # after a look at the base the optimizer goes on
+    use_adapter(model, "default")  # after a switch to the base and back the optimizer continues
     train(model, inputs, epochs=1)
     assert int(model.optimizer.iterations) == steps + 2
 
@@ -167,7 +167,7 @@ def test_a_stream_keeps_the_adapter_that_it_began_with():
     assert tokens == model.generate([[3, 5, 8]], 6)[0, 3:].tolist() != base
 
 
-def test_a_thread_sees_nothing_of_what_another_computes():
+def test_threads_compute_independently():
     layer, seen = Projection(3), []
     layer.build((None, 2))
     attach(layer, "one", "low_rank", rank=1, alpha=1.0, dropout=0.0)
@@ -262,7 +262,7 @@ REFUSED = [
 ]
 
 
-def test_refuses():
+def test_bad_calls_raise_value_errors():
     model, lora = BUILDERS["classifier"][0](), BUILDERS["generator"][0]()
     add_adapter(model, "one")
     before = values(model.weights)

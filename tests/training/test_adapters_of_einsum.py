@@ -1,4 +1,4 @@
-"""LoRA on Keras' EinsumDense: against NumPy in float64, and inside of Keras' own attention."""
+"""LoRA on Keras' EinsumDense: against NumPy in float64, and inside Keras' own attention."""
 
 import keras
 import numpy as np
@@ -123,7 +123,7 @@ def test_attention_of_keras_is_trained_saved_and_merged(mode, tmp_path):
     assert [type(layer) for layer in model._flatten_layers()] == classes
 
 
-def test_refuses():
+def test_bad_calls_raise_value_errors():
     model, lora = attention(), attention()
     model.quantize("float8")
     lora.get_layer("attention").query_dense.enable_lora(2)

@@ -112,7 +112,7 @@ def test_any_dense_layer_of_a_model_of_keras(quantized, tmp_path):
     assert classes(reloaded) == plain
 
 
-def test_a_layer_is_what_it_was_when_its_last_adapter_is_removed():
+def test_removing_the_last_adapter_restores_the_layer():
     model = of_keras()
     layer = model.get_layer("mine")
     before = dict(vars(layer))

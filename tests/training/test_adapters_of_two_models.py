@@ -1,4 +1,4 @@
-"""Adapters on two encoders inside of one model, whose layers and variables have the same paths."""
+"""Adapters on two encoders inside one model, whose layers and variables have the same paths."""
 
 import keras
 import numpy as np
@@ -92,7 +92,7 @@ def test_checkpoints_are_refused_and_go_each_by_itself(tmp_path):
     ("*/query", ["queries", "documents"]), ("encoder_0/attention/query", ["queries", "documents"]),
     ("documents/*/query", ["documents"]),
 ])  # fmt: skip
-def test_a_path_means_both_and_one_after_the_name_of_its_model_that_one(targets, places, tmp_path):
+def test_a_path_selects_both_layers_and_a_path_after_a_model_name_selects_one(targets, places, tmp_path):
     model, other = (two_towers(("queries", "documents")) for _ in range(2))
     add_adapter(model, rank=2, targets=targets, heads="queries/embedding")
     trained = {id(variable) for variable in model.trainable_variables}
@@ -106,7 +106,7 @@ def test_a_path_means_both_and_one_after_the_name_of_its_model_that_one(targets,
     use_adapter(model, None)
 
 
-def test_heads_are_what_comes_after_the_last_block_of_each():
+def test_heads_are_the_layers_after_the_last_block_of_each_model():
     assert [head.name for head in heads_of(two_towers(more=2))] == ["deep_0", "deep_1", "left", "right"]
     towers = [txf.models.encoder_classifier(11, 4, num_layers=1, dim=8, num_heads=2) for _ in range(2)]
     inputs = [keras.Input((None,), dtype="int32") for _ in towers]
@@ -123,7 +123,7 @@ class Pair(keras.Model):
         return self.both[0](x) + self.both[1](x)
 
 
-def test_two_layers_of_one_path_in_one_model_are_refused():
+def test_two_layers_of_one_path_in_one_model_raise_an_error():
     model = Pair()
     model(np.ones((1, 3)))
     refused(

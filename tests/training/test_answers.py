@@ -1,4 +1,4 @@
-"""Exact match and F1 of answers, as the definition of SQuAD reads."""
+"""Exact match and F1 of answers, by the definition of SQuAD."""
 
 import random
 import string
@@ -47,6 +47,6 @@ def test_scores_are_those_of_a_slow_reading():
     ("Bonn", ["Bonn"], "true_answers"), ([3], ["Bonn"], "true_answers"), (["Bonn"], "Bonn", "predicted_answers"),
     (["Bonn"], [], "predicted_answers"), ([[None]], ["Bonn"], "true_answers"),
 ])  # fmt: skip
-def test_other_values_are_refused(true, found, name):
+def test_other_values_raise_value_errors(true, found, name):
     with pytest.raises(ValueError, match=f"`{name}` must"):
         answer_scores(true, found)

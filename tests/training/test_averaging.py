@@ -64,7 +64,7 @@ def test_a_list_of_files_and_a_model_that_was_not_compiled(tmp_path):
         np.testing.assert_array_equal(array(variable), value)
 
 
-def test_what_is_no_float_is_the_last_files(tmp_path):
+def test_weights_that_are_not_floats_come_from_the_last_file(tmp_path):
     class Counting(keras.layers.Layer):
         def build(self, shape):
             self.count = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False)
@@ -143,7 +143,7 @@ def test_other_files_of_the_folder_are_none_of_its(tmp_path):
     assert files(tmp_path) == sorted([*names, "epoch_00002.weights.h5"])
 
 
-def test_what_cannot_be_averaged_leaves_the_model_as_it_was(tmp_path):
+def test_a_failed_average_leaves_the_model_unchanged(tmp_path):
     model = build()
     model.fit(X, X[:, :2], verbose=0)
     names = ["good", "missing", "folder", "empty", "broken", "other"]

@@ -1,4 +1,4 @@
-"""`load_adapter` of a broken file: a ValueError that names the file and the key, and a model that is as it was."""
+"""`load_adapter` of a broken file: a ValueError that names the file and the key, and an unchanged model."""
 
 import copy
 import json
@@ -21,7 +21,7 @@ QUERY, SCORE = "encoder_0/attention/query", "pooling/score"
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    """A model without adapters, and the metadata and tensors of one for it."""
+    """A model without adapters, and the metadata and tensors of an adapter for the model."""
     model = BUILDERS["classifier"][0]()
     txf.training.add_adapter(model, rank=2, dropout=0.1)
     drawing.randomize(model)

@@ -1,4 +1,4 @@
-"""Adapters and files of `Resume` with random damage: read right, or refused by name, and nothing is changed."""
+"""Adapters and files of `Resume` with random damage: read correctly, or an error names the file and changes nothing."""
 
 import functools
 import io
@@ -62,7 +62,7 @@ def load_broken_adapters(folder, number, seed):
             loaded += 1
             from safetensors.numpy import load_file
 
-            for key, array in load_file(file).items():  # what is loaded is what the file says
+            for key, array in load_file(file).items():  # the loaded values are the values of the file
                 path, _, part = key.rpartition("/")
                 adapter = adapted_layers(model)[path].adapters["default"]
                 np.testing.assert_array_equal(keras.ops.convert_to_numpy(adapter.variables[part]), array)
@@ -113,7 +113,7 @@ def test_keras_files(folder):
 
 
 def edit_array(draw, name, content):
-    """The JSON of the callbacks, or another array in the place of one."""
+    """The JSON of the callbacks, or an array replaced by another."""
     if name == "callbacks.npy" and draw.random() < 0.7:
         plain = json.loads(str(np.load(io.BytesIO(content))))
         changed = np.array(json.dumps(mutations.edit_json(draw, plain)))
@@ -179,7 +179,7 @@ def resume_broken_files(folder, number, seed):
             assert state(model, callbacks) == before
             continue
         loaded += 1
-        # A checksum covers every byte: only what was written anew says something else.
+        # A checksum covers every byte: only a rewritten array may differ.
         assert damage is whole or (state(model, callbacks) == right and resume.epoch == 2)
         for variable, value in zip([*model.variables, *model.optimizer.variables], fresh):
             variable.assign(value)

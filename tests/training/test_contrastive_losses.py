@@ -39,7 +39,7 @@ def softmax_losses(ids, logits):
 
 
 def sigmoid_losses(ids, logits):
-    """Of each image the sum of -log of the probability of what is true of each text."""
+    """For each image the sum over the texts of -log of the probability of the true answer."""
     found = np.zeros(len(ids))
     for i, j in np.ndindex(len(ids), len(ids)):
         found[i] += np.logaddexp(0, logits[i, j].astype("float64") * (-1 if ids[i] == ids[j] else 1))
@@ -85,7 +85,7 @@ def test_large_logits_stay_finite_and_half_precision_is_computed_in_float32(kind
 
 
 @losses
-def test_bad_input_is_refused(kind):
+def test_bad_input_raises_value_errors(kind):
     loss = LOSSES[kind]()
     refused(lambda: loss(IDS, drawn(0)[:, :4]), ["`y_pred`", "(B, B)", "(5, 4)"])
     refused(lambda: loss(IDS[:4], drawn(0)), ["`y_true`", "(B,)", "(4,)"])

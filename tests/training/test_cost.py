@@ -1,4 +1,4 @@
-"""`training.cost` beside what each backend counts itself: programs of JAX, graphs of TensorFlow, FLOPs of PyTorch."""
+"""`training.cost` compared with the counts of each backend: programs of JAX, graphs of TensorFlow, FLOPs of PyTorch."""
 
 import math
 import random
@@ -211,7 +211,7 @@ def test_activations_are_about_those_of_pytorch(gated, norm):
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        outputs = model(np.ones((BATCH, 40), "int32"), training=False)  # noqa: F841, which holds what is kept
+        outputs = model(np.ones((BATCH, 40), "int32"), training=False)  # noqa: F841, which keeps the tensors alive
     found = txf.training.cost(model, BATCH, 40)
     assert 0.8 < found.activation_bytes / sum(kept.values()) <= 1
 
@@ -256,7 +256,7 @@ def test_experts_that_a_token_does_not_choose_are_not_active():
 
 
 @pytest.mark.parametrize(("options", "pairs"), [({}, 28), ({"window": 3}, 18), ({"causal": False}, 49)])
-def test_what_masks_hide(options, pairs):
+def test_masks_hide_pairs(options, pairs):
     inputs = keras.Input((None, 16))
     layer = txf.layers.MultiHeadSelfAttention(2, **{"causal": True, **options})
     found = txf.training.cost(keras.Model(inputs, layer(inputs)), BATCH, LENGTH)
@@ -313,7 +313,7 @@ def test_models_without_values_and_layers_of_the_user():
     ({"rematerialize": "yes"}, "`rematerialize` must be True or False; received 'yes'"),
     ({"fused_attention": 1}, "`fused_attention` must be True or False; received 1"),
 ])  # fmt: skip
-def test_bad_arguments_are_refused(change, words):
+def test_bad_arguments_raise_value_errors(change, words):
     arguments = {"model": lambda: txf.models.encoder_decoder(19, 23, 1, 8, 2), "batch_size": 2, "length": 5}
     with pytest.raises(ValueError, match=words):
         txf.training.cost(**{**arguments, **change})

@@ -48,7 +48,7 @@ def lowered(**options):
 
 
 def products(text):
-    """The dtypes in which each matrix product multiplies: those of its operands, or of the algorithm that it names.
+    """The dtypes in which each matrix product multiplies: the dtypes of its operands, or of its named algorithm.
 
     The gradient of the scores hands float32 to the products of JAX's attention, which round it to bfloat16.
     """
@@ -84,7 +84,7 @@ def test_the_check_sees_products_in_float32():
 
 @pytest.mark.parametrize(("pad_id", "kernel"), [(None, "fmhaSoftmax"), (0, "fmhaScaleBiasSoftmax")])
 def test_attention_is_a_kernel_of_cudnn_in_bfloat16(pad_id, kernel, monkeypatch):
-    """A mask of padding becomes a bias, without one the kernel knows itself what is causal.
+    """A mask of padding becomes a bias. Without a mask the kernel itself is causal.
 
     What JAX asks the machine for is answered as an H100 with cuDNN 9.10 would."""
     from jax._src.cudnn import fused_attention_stablehlo as cudnn

@@ -1,4 +1,4 @@
-"""Entities of tags, by nervaluate where tags are well-formed, and by the definition of the CoNLL script elsewhere."""
+"""Entities of tags, against nervaluate for well-formed tags, otherwise against the definition of the CoNLL script."""
 
 import random
 
@@ -47,11 +47,11 @@ def test_nothing_to_find():
 
 
 @pytest.mark.parametrize("tag", ["PER", "B", "B-", "X-PER", "O-PER", ""])
-def test_other_tags_are_refused(tag):
+def test_other_tags_raise_value_errors(tag):
     with pytest.raises(ValueError, match="`tags` must be 'O' or like 'B-PER'"):
         entities([tag])
 
 
-def test_other_lengths_are_refused():
+def test_other_lengths_raise_value_errors():
     with pytest.raises(ValueError, match="`predicted_tags` must have the lengths of `true_tags`"):
         entity_scores([["O", "O"]], [["O"]])

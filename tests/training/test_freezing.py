@@ -1,4 +1,4 @@
-"""What is frozen stays as it is, what is not is trained, before and after `compile` and from a file."""
+"""Training changes only the variables that are not frozen, before and after `compile` and from a file."""
 
 import keras
 import numpy as np
@@ -151,7 +151,7 @@ def test_layers_of_keras_with_layers_within(bidirectional, tmp_path):
     assert len(again.trainable_variables) == len(again.weights)
 
 
-def test_what_is_no_ones_to_train_stays_so():
+def test_variables_that_training_never_changes_stay_frozen():
     model = build()
     model.quantize("int8")
     txf.training.add_adapter(model, "one")
@@ -162,7 +162,7 @@ def test_what_is_no_ones_to_train_stays_so():
     assert not any(variable.dtype == "int8" for variable in model.trainable_variables)
 
 
-def test_refuses():
+def test_bad_calls_raise_value_errors():
     model = build()
     words = "`patterns` must match the paths of layers or .*; received 'encoder_7', which"
     with pytest.raises(ValueError, match=words):
@@ -174,8 +174,8 @@ def test_refuses():
     assert len(model.trainable_variables) == len(model.weights)
 
 
-def test_what_an_adapter_stands_in_for_stays_as_it_is():
-    """A head that is trained whole has a kernel of its own; the base's is not used meanwhile."""
+def test_weights_that_an_adapter_replaces_stay_unchanged():
+    """A head that is trained whole has its own kernel; the kernel of the base is unused meanwhile."""
     model = build()
     txf.training.add_adapter(model)
     unfreeze(model, ["logits", "encoder_1/attention/query"])

@@ -10,7 +10,7 @@ IDS = np.array([[1, 5, 6, 2, 0], [1, 7, 2, 0, 0]], "int32")
 SOURCES = np.array([[9, 8], [7, 0]], "int32")
 
 
-def test_teacher_forcing_shows_what_came_before():
+def test_teacher_forcing_shows_the_earlier_tokens():
     inputs, targets = txf.training.teacher_forcing(SOURCES, IDS)
     assert inputs.keys() == {"source_ids", "target_ids"}
     np.testing.assert_array_equal(inputs["source_ids"], SOURCES)

@@ -1,4 +1,4 @@
-"""Losses and metrics of models with a large vocabulary: without whole logits as with them.
+"""Losses and metrics of models with a large vocabulary: without whole logits they equal those with whole logits.
 
 Legend: B batch, T length, V vocabulary.
 """

@@ -74,7 +74,7 @@ def test_sgd(rate):
 
 
 def adamw(value, gradients, rate, decay, beta_1=0.9, beta_2=0.98, epsilon=1e-7):
-    """Keras' formula, whose epsilon lies beside the uncorrected moment; `rate` of a step counted from 0."""
+    """Keras' formula, which adds epsilon to the uncorrected moment; `rate` is a function of the step from 0."""
     m = v = 0
     for step, gradient in enumerate(gradients):
         value = value - rate(step) * decay * value
@@ -84,7 +84,7 @@ def adamw(value, gradients, rate, decay, beta_1=0.9, beta_2=0.98, epsilon=1e-7):
     return value
 
 
-def test_adamw_with_its_weight_decay():  # and what is excluded from that
+def test_adamw_with_weight_decay_and_excluded_variables():
     variables = trainable()
     values, gradients = [array(v) for v in variables], draw(variables)
     optimizer = keras.optimizers.AdamW(SCHEDULE, 0.2, beta_2=0.98)
@@ -145,7 +145,7 @@ def test_depths():
     assert outside == {"embedding", "encoder_embedding_norm", "encoder_embedding_projection"}
 
 
-def test_rates_follow_what_is_trained():
+def test_rates_follow_the_trained_variables():
     model = build()
     model.compile(layerwise_decay(keras.optimizers.SGD(a_tenth), 0.5), "mse", run_eagerly=True)
     model.fit(IDS, TARGETS, verbose=0)
@@ -183,7 +183,7 @@ def test_files_and_loss_scaling(policy, compiled, tmp_path):
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="there Keras applies loss scaling inside of `fit` alone")
 def test_loss_scaling():
-    """Its unscaled gradients are those of the plain one, and a step that overflows changes nothing."""
+    """Its unscaled gradients equal those of the plain optimizer. A step that overflows changes nothing."""
     variables = trainable()
     values, gradients = [array(v) for v in variables], draw(variables)
     inner = layerwise_decay(keras.optimizers.SGD(0.1), 0.6)
@@ -212,7 +212,7 @@ def wrap(optimizer=None, **options):
     return layerwise_decay(keras.optimizers.SGD(0.1) if optimizer is None else optimizer, **options)
 
 
-def test_refuses():
+def test_bad_calls_raise_value_errors():
     used = keras.optimizers.SGD(0.1)
     used.build(trainable())
     scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
@@ -231,7 +231,7 @@ def test_refuses():
         refused(lambda: wrap(**options).build(trainable()), [words])
 
 
-def test_what_a_pattern_matches_may_be_frozen_later():
+def test_a_restored_pattern_may_match_only_frozen_variables():
     config = layerwise_decay(keras.optimizers.SGD(0.1), embeddings="embedding/*").get_config()
     optimizer = txf.training.learning_rates.LayerwiseDecay.from_config(config)
     optimizer.build([variable for variable in trainable() if not variable.path.startswith("embedding")])

@@ -30,7 +30,7 @@ def notes(model, **options):
 
 
 def expect(rows, expected):
-    """Each row is the one of the first pattern that matches; what no pattern matches is on each device."""
+    """Each row is the one of the first pattern that matches; each device holds a weight without a matching pattern."""
     for path, found in rows.items():
         wanted = next((value for pattern, value in expected.items() if fnmatch.fnmatch(path, pattern)), None)
         assert found == (wanted or (None,) * len(found)), path
@@ -94,7 +94,7 @@ def test_latent_attention(rank):
     assert len(noted) == 1 and "decoder_0/attention: 6 heads do not divide over the 4" in noted[0]
 
 
-def test_what_does_not_divide_is_whole_and_named_once():
+def test_sizes_that_do_not_divide_are_whole_and_named_once():
     rows, noted = notes(lambda: txf.models.decoder_generator(30, 5, 12, 6, intermediate_dim=10))
     assert not [path for path, found in rows.items() if any(found)]
     assert len(noted) == 3

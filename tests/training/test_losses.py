@@ -95,7 +95,7 @@ KERAS_LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     ("arrays", txf.training.TokenCrossEntropy(class_weight={2: 9.0}), []),
     ("arrays", KERAS_LOSS, [txf.training.TokenAccuracy()]),
 ])  # fmt: skip
-def test_class_weights_of_fit_are_refused(train, loss, metrics):
+def test_class_weights_of_fit_raise_an_error(train, loss, metrics):
     words = r"`class_weight` of `fit` must be left out .* TokenCrossEntropy\(class_weight=\.\.\.\)"
     with pytest.raises(ValueError, match=words):
         WITH_CLASS_WEIGHT[train](tagger(loss, weighted_metrics=metrics), class_weight={2: 9.0})
@@ -273,7 +273,7 @@ def test_metrics_weigh_tokens_alike_over_batches_of_other_lengths(pad_id, sample
     expected = (hits * real).sum() / real.sum(), math.exp((losses * real).sum() / real.sum())
     for cls, value in zip(METRICS, expected):
         metric = cls(pad_id=pad_id)
-        metric.update_state(batches[0], logits[1][:, :3])  # of which nothing is left after a reset
+        metric.update_state(batches[0], logits[1][:, :3])  # a reset forgets this state
         metric.reset_state()
         for arguments in zip(batches, logits, given):
             metric.update_state(*arguments)

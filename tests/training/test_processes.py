@@ -1,4 +1,4 @@
-"""Two processes of JAX train as one does on the joint batches, and go on after one of them was killed."""
+"""Two processes of JAX train as one process on the joint batches, and continue after a kill of one of them."""
 
 import importlib.util
 import os

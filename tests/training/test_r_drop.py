@@ -64,7 +64,7 @@ def test_the_gradient_has_a_gradient():
     np.testing.assert_allclose(outer.gradient(penalty, logits), expected, atol=1e-6)
 
 
-def test_what_both_forbid_counts_for_nothing():
+def test_tokens_that_both_draws_forbid_do_not_count():
     forbidden, far = LOGITS.copy(), LOGITS.copy()
     forbidden[..., 0], far[..., 0] = -np.inf, -1e4
     loss = txf.training.RDrop()
@@ -73,7 +73,7 @@ def test_what_both_forbid_counts_for_nothing():
     np.testing.assert_allclose(slope, drawing.gradient(lambda logits: loss(TARGETS, logits), far), atol=1e-7)
 
 
-def test_halves_that_differ_are_refused():
+def test_halves_that_differ_raise_an_error():
     other = TARGETS.copy()
     other[3, 1] = 1
     with pytest.raises(ValueError, match="`y_true` must hold each example twice, .* with 1 targets that differ"):

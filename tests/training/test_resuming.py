@@ -1,4 +1,4 @@
-"""Resume: a training that was cut off and goes on ends with the weights of one that was not."""
+"""Resume: a training that was interrupted and continued ends with the weights of an unbroken training."""
 
 import itertools
 import re
@@ -45,7 +45,9 @@ def train(file, seed=1, cut=None, epochs=EPOCHS, patience=99, units=5, rate=0.01
     # To trace takes longer than these steps: only trainings with a schedule are compiled.
     model.compile(keras.optimizers.Adam(rate), "mse", run_eagerly=isinstance(rate, float))
     stopping = keras.callbacks.EarlyStopping("loss", min_delta, patience, restore_best_weights=True)
-    plateau = keras.callbacks.ReduceLROnPlateau("loss", patience=0, factor=0.5)  # it changes what is learnt
+    plateau = keras.callbacks.ReduceLROnPlateau(
+        "loss", patience=0, factor=0.5
+    )  # this callback changes the learnt weights
     if not isinstance(rate, float):
         plateau = keras.callbacks.TerminateOnNaN()
     resume = txf.training.Resume(file, [stopping, plateau])
@@ -82,7 +84,7 @@ def test_goes_on_as_if_nothing_had_happened(rate, tmp_path):
         with pytest.raises(Cut):
             train(tmp_path / "two.npz", 1 if cut[0] == 0 else seed, cut, rate=rate)
         if cut[0] == 0:
-            assert not (tmp_path / "two.npz").exists()  # nothing was complete: this one begins anew
+            assert not (tmp_path / "two.npz").exists()  # no epoch was complete: the training starts again
             with pytest.raises(Cut):
                 train(tmp_path / "two.npz", 1, (1, 1), rate=rate)
     resumed, other_stopping, other_history = train(tmp_path / "two.npz", 5, rate=rate)
@@ -126,7 +128,7 @@ def test_an_epoch_that_is_stopped_inside_is_not_saved(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_counts_as_better_stays(tmp_path):
+def test_callbacks_keep_their_best_value(tmp_path):
     """Keras turns the sign of `min_delta` once for each new callback."""
     _, stopping, history = train(tmp_path / "one.npz", min_delta=1e3)
     assert max(history.history["loss"]) < 1e3 and stopping.best_epoch == 0  # nothing is better by so much
@@ -136,7 +138,7 @@ def test_what_counts_as_better_stays(tmp_path):
     assert resumed.best_epoch == 0 and resumed.wait == stopping.wait == EPOCHS - 1
 
 
-def test_refuses_what_does_not_go_on(tmp_path):
+def test_a_training_that_does_not_continue_the_file_raises_an_error(tmp_path):
     train(tmp_path / "one.npz", epochs=1)
     with pytest.raises(ValueError, match="received 15 variables and 2 callbacks, of another model") as refused:
         train(tmp_path / "one.npz", units=6)

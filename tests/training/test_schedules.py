@@ -1,4 +1,4 @@
-"""Learning rates against their formulas, and as a part of a saved model that goes on training."""
+"""Learning rates against their formulas, and as a part of a saved model that continues training."""
 
 import math
 

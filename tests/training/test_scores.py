@@ -1,4 +1,4 @@
-"""GenerationScores against sacrebleu itself, with stand-ins for models and tokenizers."""
+"""GenerationScores against sacrebleu itself, with fake models and tokenizers."""
 
 import inspect
 import sys
@@ -116,7 +116,7 @@ REFUSED = [
 def test_the_options_are_those_of_generate():
     fixed = {*scores.FIXED, *GenerateOptions.__annotations__}
     for kind in (Generator, Seq2Seq):
-        # The callback has no `inputs` beside the ids, and does not cut texts.
+        # The callback has no `inputs` besides the ids, and does not cut texts.
         others = {"inputs", "stop_strings", "tokenizer"}
         assert {*list(inspect.signature(kind.generate).parameters)[2:]} - others <= fixed
     assert {*inspect.signature(Generator.generate).parameters, *inspect.signature(Seq2Seq.generate).parameters} >= fixed
