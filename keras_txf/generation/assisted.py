@@ -1,7 +1,7 @@
-"""Assisted generation: a small model drafts tokens, and the model itself reads all of them in one step.
+"""Assisted generation: a small model drafts tokens, and the model itself reads the whole draft in one step.
 
-All rows take as many tokens of a draft as the row that agrees with the fewest. What a row would have taken beyond them
-is drafted again: whether a token is kept depends on nothing that was drawn for the token or after it.
+All rows take as many tokens of a draft as the row that accepts the fewest. The other rows draft their remaining tokens
+again, so whether a token is kept depends on no random number of this token or of later tokens.
 
 Legend: R rows, L columns, V vocabulary, K tokens of a draft.
 """
@@ -20,12 +20,12 @@ from keras_txf.generation.samplers import Greedy, Sampling
 from keras_txf.ops.masks import put_slice
 from keras_txf.ops.tensors import LOWEST
 
-DRAFT, ACCEPT, REPLACE = range(3)  # what random numbers are for, each with a seed of its own
+DRAFT, ACCEPT, REPLACE = range(3)  # purposes of random numbers, each with its own seed
 
 
 @dataclasses.dataclass(frozen=True)
 class Assisted:
-    """A sampler, and the decoder of the assistant.
+    """A sampler with the decoder of an assistant.
 
     Args:
         sampler: `Greedy` or `Sampling`.
@@ -49,7 +49,7 @@ class Assisted:
 
 
 def check_assisted(sampler):
-    """Raises ValueError for a sampler whose distribution is not known."""
+    """Raises ValueError for a sampler whose distribution is unknown."""
     if not isinstance(sampler, (Greedy, Sampling)):
         raise ValueError(
             '`assistant` needs the sampler "greedy" or "sampling", whose distribution is known; received '
@@ -58,7 +58,7 @@ def check_assisted(sampler):
 
 
 class Pair:
-    """A model and its assistant, as a loop runs them: prompts, and K + 1 tokens in order."""
+    """A model and its assistant, with the methods of a `GraphDecoder`: reads prompts, and K + 1 tokens in order."""
 
     width = 1
 
@@ -68,12 +68,12 @@ class Pair:
 
     def run_prefill(self, request, repeats):
         """Reads the prompts: the outputs of the model, and the caches and the constants of both."""
-        found = {name: decoder.run_prefill(request, repeats) for name, decoder in self.decoders.items()}
-        cache, constant = ({name: own[part] for name, own in found.items()} for part in (1, 2))
-        return found["model"][0], cache, constant
+        read = {name: decoder.run_prefill(request, repeats) for name, decoder in self.decoders.items()}
+        cache, constant = ({name: results[part] for name, results in read.items()} for part in (1, 2))
+        return read["model"][0], cache, constant
 
     def pad_cache(self, state, request):
-        """The state after the prompts, its caches with room for all new tokens and for a draft after the last."""
+        """The state after the prompts, with caches that have room for all new tokens and one more draft."""
         shift = ops.zeros_like(state["history"][:, 0])
         columns = ops.shape(request.attention_mask)[1] + self.draft_tokens
         last = request.prompt_length + self.draft_tokens
@@ -84,9 +84,10 @@ class Pair:
         return {**state, "cache": cache}
 
     def settle(self, name, ids, real, new, column, before, after, constant):
-        """The cache once it is known which of the tokens are kept, bool (R, K + 1).
+        """The cache for the kept tokens, `new`, bool (R, K + 1).
 
-        Later tokens take the columns of what is dropped. A state that has read too much is made again.
+        Later tokens take the columns of dropped tokens. A recurrence that has read dropped tokens reads again from
+        the cache `before`.
         """
         decoder = self.decoders[name]
         if not decoder.has_states(before):
@@ -102,11 +103,11 @@ class AssistedDecoding(SampledDecoding):
         return run_steps(lambda state: self._step(state, constant, request), state, until)
 
     def _step(self, state, constant, request):
-        """The state with 1 to K + 1 tokens more."""
+        """The state with 1 to K + 1 more tokens."""
         count, tokens = state["count"], self.models.draft_tokens + 1
-        column, places = request.prompt_length + count - 1, ops.arange(tokens, dtype="int32")
+        column, offsets = request.prompt_length + count - 1, ops.arange(tokens, dtype="int32")
         limits = ops.repeat(request.limits, self.num_return_sequences)
-        new = ops.logical_and(state["running"][:, None], count - 1 + places < limits[:, None])
+        new = ops.logical_and(state["running"][:, None], count - 1 + offsets < limits[:, None])
         real = ops.pad(state["attention_mask"], ((0, 0), (0, tokens - 1)))
         of_draft = ops.arange(ops.shape(real)[1], dtype="int32") - column
         drafted = ops.take(new, ops.clip(of_draft, 0, tokens - 1), axis=1)
@@ -118,65 +119,64 @@ class AssistedDecoding(SampledDecoding):
             ids[:, :tokens], real, new, column, state["cache"]["model"], constant["model"]
         )
 
-        def take(place, carried):
-            found, goes_on = carried
-            place = ops.cast(place, "int32")
-            logits = ops.take(outputs["logits"], place, axis=1)
-            logits = process_logits(self.processors, logits, found["history"], count + place, request)
-            draft = ops.take(ids, place + 1, axis=1), [ops.take(x, place, axis=1) for x in chances]
-            chosen, agrees = self._choose(logits, *draft, place < tokens - 1, count + place, request)
-            written = self._write(found, logits, chosen, request)
-            found = {name: ops.where(goes_on, written[name], x) for name, x in found.items()}
-            agrees = ops.all(ops.logical_or(agrees, ops.logical_not(found["running"])))
-            return found, ops.logical_and(goes_on, ops.logical_and(agrees, ops.any(found["running"])))
+        def take(offset, carried):
+            result, continues = carried
+            offset = ops.cast(offset, "int32")
+            logits = ops.take(outputs["logits"], offset, axis=1)
+            logits = process_logits(self.processors, logits, result["history"], count + offset, request)
+            draft = ops.take(ids, offset + 1, axis=1), [ops.take(x, offset, axis=1) for x in chances]
+            chosen, agrees = self._choose(logits, *draft, offset < tokens - 1, count + offset, request)
+            written = self._write(result, logits, chosen, request)
+            result = {name: ops.where(continues, written[name], x) for name, x in result.items()}
+            agrees = ops.all(ops.logical_or(agrees, ops.logical_not(result["running"])))
+            return result, ops.logical_and(continues, ops.logical_and(agrees, ops.any(result["running"])))
 
-        found = {name: x for name, x in state.items() if name != "cache"}
-        found, _ = ops.fori_loop(0, tokens, take, (found, ops.ones((), "bool")))
-        kept = ops.logical_and(new, places < found["count"] - count)
+        result = {name: x for name, x in state.items() if name != "cache"}
+        result, _ = ops.fori_loop(0, tokens, take, (result, ops.ones((), "bool")))
+        kept = ops.logical_and(new, offsets < result["count"] - count)
         cache = {
             name: self.models.settle(name, ids[:, :tokens], real, kept, column, before, after[name], constant[name])
             for name, before in state["cache"].items()
         }
-        return {**found, "cache": cache}
+        return {**result, "cache": cache}
 
     def _draft(self, state, real, new, column, constant, request):
         """The last token and K + 1 drafts, int (R, K + 2); the drafts' chances, [(R, K + 1, V)] or []; the cache."""
         decoder, sampler = self.models.decoders["assistant"], self._sampler(request)
         count, tokens = state["count"], new.shape[1]
         rows = ops.zeros_like(state["tokens"])
-        vocab_size = decoder.logits.shape[-1]
-        chances = (
-            [] if isinstance(sampler, Greedy) else [ops.zeros((*ops.shape(rows)[:1], tokens, vocab_size), "float32")]
-        )
+        chances = []
+        if not isinstance(sampler, Greedy):
+            chances = [ops.zeros((*ops.shape(rows)[:1], tokens, decoder.logits.shape[-1]), "float32")]
         ids = ops.concatenate([state["tokens"], ops.repeat(rows, tokens, axis=1)], axis=1)
 
-        def step(place, carried):
+        def step(offset, carried):
             ids, history, cache, chances = carried
-            last, is_new = (ops.take(x, place[None], axis=1) for x in (ids, new))
-            outputs, cache = decoder.read(last, real, is_new, column + place, cache, constant)
-            logits = process_logits(self.processors, outputs["logits"][:, 0], history, count + place, request)
+            last, is_new = (ops.take(x, offset[None], axis=1) for x in (ids, new))
+            outputs, cache = decoder.read(last, real, is_new, column + offset, cache, constant)
+            logits = process_logits(self.processors, outputs["logits"][:, 0], history, count + offset, request)
             if chances:
                 logits = sampler.filtered(logits)
-                chances = [put_slice(chances[0], ops.softmax(logits)[:, None], place, 1)]
-                draft = draw(logits, _seed(request, count + place, DRAFT))
+                chances = [put_slice(chances[0], ops.softmax(logits)[:, None], offset, 1)]
+                draft = draw(logits, _seed(request, count + offset, DRAFT))
             else:
                 draft = sampler(logits, None)
             draft = ops.cast(draft, "int32")
-            history = write_column(history, request.prompt_length + count + place, draft)
-            return put_slice(ids, draft[:, None], place + 1, 1), history, cache, chances
+            history = write_column(history, request.prompt_length + count + offset, draft)
+            return put_slice(ids, draft[:, None], offset + 1, 1), history, cache, chances
 
         carried = ids, state["history"], state["cache"]["assistant"], chances
-        ids, _, cache, chances = ops.fori_loop(0, tokens, lambda place, x: step(ops.cast(place, "int32"), x), carried)
+        ids, _, cache, chances = ops.fori_loop(0, tokens, lambda offset, x: step(ops.cast(offset, "int32"), x), carried)
         return ids, chances, cache
 
     def _choose(self, logits, draft, chances, is_drafted, index, request):
-        """The next tokens, int (R,), and whether they are those of the draft, bool (R,).
+        """The next tokens, int (R,), and whether they equal the draft, bool (R,).
 
         Args:
             logits: float32 (R, V).
             draft: int (R,).
-            chances: the probabilities by which the draft was drawn, [(R, V)], or [].
-            is_drafted: bool (), whether there is a draft; else the tokens are the model's own.
+            chances: the probabilities from which the draft was drawn, [(R, V)], or [].
+            is_drafted: bool (), whether there is a draft; otherwise the model chooses without one.
             index, request: see `_seed`.
         """
         sampler = self._sampler(request)
@@ -184,14 +184,16 @@ class AssistedDecoding(SampledDecoding):
             chosen = ops.cast(sampler(logits, None), "int32")
             return chosen, chosen == draft
         filtered, chances = sampler.filtered(logits), ops.where(is_drafted, chances[0], 0.0)
-        own = ops.softmax(filtered)
+        wanted = ops.softmax(filtered)
         share = uniform(ops.shape(draft)[0], _seed(request, index, ACCEPT))
-        agrees = (share * gather_rows(chances, draft[:, None]) < gather_rows(own, draft[:, None]))[:, 0]
+        agrees = (share * gather_rows(chances, draft[:, None]) < gather_rows(wanted, draft[:, None]))[:, 0]
         agrees = ops.logical_and(agrees, is_drafted)
-        more = ops.where(own > chances, own - chances, 0.0)
-        more = ops.where(more > 0, ops.log(ops.where(more > 0, more, 1.0)), LOWEST)
-        more = ops.where(ops.any(own > chances, axis=1, keepdims=True), more, filtered)  # rounding: both are equal
-        return ops.where(agrees, draft, ops.cast(draw(more, _seed(request, index, REPLACE)), "int32")), agrees
+        rest = ops.where(wanted > chances, wanted - chances, 0.0)
+        rest = ops.where(rest > 0, ops.log(ops.where(rest > 0, rest, 1.0)), LOWEST)
+        rest = ops.where(
+            ops.any(wanted > chances, axis=1, keepdims=True), rest, filtered
+        )  # both equal but for rounding
+        return ops.where(agrees, draft, ops.cast(draw(rest, _seed(request, index, REPLACE)), "int32")), agrees
 
     def _sampler(self, request):
         return with_parameters(self.sampler, request.parameters[0])

@@ -1,7 +1,7 @@
-"""Beam search that reorders no cache: the beams of a prompt share one cache, each with an attention mask of its own.
+"""Beam search that reorders no cache: the beams of a prompt share one cache, and each beam has an attention mask.
 
-A step writes the keys of W tokens side by side. The mask of a beam says which cache columns belong to the beam. A beam
-that continues another one copies its mask, and nothing else moves.
+A step writes the keys of W tokens next to each other. The mask of a beam selects the cache columns of the beam. A beam
+that continues another beam copies its mask, and nothing else moves.
 
 Legend: B batch, W beams, P prompt length, N new tokens at most, L = P + N, V vocabulary, F candidates for the next
 token, M the length of the longest stop.
@@ -29,18 +29,18 @@ class Beam:
     """Beam search: keeps the likeliest beginnings of an answer, and returns the best finished ones.
 
     Scores are sums of log-probabilities divided by (number of tokens) ** length_penalty. Sequences, scores and the end
-    of the search are those of Hugging Face's `generate`. There too, processors change the log-probabilities of several
-    beams, not their logits, so the probabilities no longer sum to 1.
+    of the search equal those of Hugging Face's `generate`. As in Hugging Face, with several beams processors change the
+    log-probabilities, not the logits, so the probabilities no longer sum to 1.
 
     Args:
-        num_beams: how many beginnings are kept.
-        length_penalty: above 0 prefers longer sequences, 0 leaves the sum as it is.
-        early_stopping: what happens once a prompt has `num_beams` finished beams. True stops. False continues while
-            the best running beam would be among them if it finished now, "never" while it could be at any length. One
-            beam is greedy, and stops.
+        num_beams: how many beams are kept.
+        length_penalty: above 0 prefers longer sequences, 0 does not change the sum.
+        early_stopping: when the search ends, once a prompt has `num_beams` finished beams. True stops at once. False
+            continues while the best running beam would be among the finished beams if it ended now; "never" continues
+            while it could be at any length. One beam is greedy, and stops at once.
 
     Raises:
-        ValueError: fewer than one beam, another `early_stopping`.
+        ValueError: fewer than one beam, an unknown `early_stopping`.
 
     Example:
 
@@ -65,11 +65,11 @@ class Beam:
 
     @property
     def max_return_sequences(self):
-        """The most sequences of one prompt."""
+        """The maximum of `num_return_sequences`."""
         return self.num_beams
 
     def check_vocabulary(self, vocab_size):
-        """Refuses more beams than int32 can count candidates."""
+        """Raises ValueError if `num_beams * vocab_size` overflows int32."""
         if self.num_beams * vocab_size >= 2**31:
             raise ValueError(
                 f"`num_beams` times the vocabulary's size, {vocab_size}, must be below 2**31; received "
@@ -106,9 +106,8 @@ class BeamDecoding:
             "count": ops.zeros((), "int32"),
             "tokens": history[:, :width, 0],
             "attention_mask": _for_each_beam(request.attention_mask, width),
-            "scores": ops.where(ops.arange(width, dtype="int32") > 0, NOT_RUNNING, zeros),  # so far all beams are one
-            # The running beams and then the finished ones.
-            "history": history,
+            "scores": ops.where(ops.arange(width, dtype="int32") > 0, NOT_RUNNING, zeros),  # all beams are equal so far
+            "history": history,  # of the running beams, then of the finished beams
             "log_probs": ops.zeros_like(history[:, :, : request.max_new_tokens], "float32"),
             "finished_scores": zeros + NOT_FINISHED,
             "running": ops.ones_like(history[:, 0, 0], "bool"),
@@ -140,7 +139,7 @@ class BeamDecoding:
             return ops.reshape(x[:, first : first + self.num_return_sequences], (-1, *ops.shape(x)[2:]))
 
         scores = best(state["finished_scores"])
-        exists = scores > NOT_FINISHED  # else: fewer sequences than beams
+        exists = scores > NOT_FINISHED  # False if there are fewer sequences than beams
         scores = ops.where(exists, scores, minus_infinity_unless(exists))
         exists = exists[:, None]
         tokens = ops.where(exists, best(state["history"], width)[:, request.prompt_length :], -1)
@@ -154,7 +153,7 @@ class BeamDecoding:
         log_probs = self._log_probs(logits, history, count, request)
         top = top_tokens(ops.reshape(log_probs, (-1, vocab_size)), self.top_logprobs)
 
-        # As many candidates as can finish at once, and then `num_beams` more.
+        # The number of candidates that can finish in one step, and `num_beams` more.
         totals = ops.reshape(log_probs + state["scores"][..., None], (-1, width * vocab_size))
         totals, candidates = top_k(totals, min(width * (1 + request.stops.shape[0]), width * vocab_size))
         before = gather_rows(latest_tokens(history, count, request), candidates // vocab_size)[..., :-1]
@@ -179,7 +178,7 @@ class BeamDecoding:
             values = gather_rows(ops.reshape(values, (-1, width, self.top_logprobs)), candidates // vocab_size)
             top[name] = write_column(gather_rows(state[name], beams), count, values)
         attention_mask = gather_rows(state["attention_mask"], beams[:, :width])
-        # A row that has stopped takes no further positions: the model may not have them.
+        # A row that has stopped takes no more positions: the model may not have them.
         cache_position = request.prompt_length + width * count
         return {
             **state,
@@ -231,7 +230,7 @@ class BeamDecoding:
         return ops.logical_or(ops.logical_not(full), possible > worst)
 
     def _score(self, total, length, request):
-        """Scores of beams whose log-probabilities sum to `total`; finite, whatever the penalty."""
+        """Scores of beams whose log-probabilities sum to `total`; finite for every penalty."""
         penalty = ops.convert_to_tensor(request.parameters[0]["length_penalty"], "float32")
         weight = ops.clip(ops.cast(length, "float32") ** penalty, 1e-30, 1e30)
         return ops.clip(total / weight, -LARGEST_SCORE, LARGEST_SCORE)
@@ -243,8 +242,8 @@ def with_own_columns(attention_mask, cache_position, is_running):
     The columns of the W tokens begin at `cache_position`.
     """
     columns = ops.arange(ops.shape(attention_mask)[2], dtype="int32")
-    own = columns - cache_position == ops.arange(attention_mask.shape[1], dtype="int32")[:, None]
-    return ops.logical_or(attention_mask, ops.logical_and(own, is_running[:, None, None]))
+    is_own = columns - cache_position == ops.arange(attention_mask.shape[1], dtype="int32")[:, None]
+    return ops.logical_or(attention_mask, ops.logical_and(is_own, is_running[:, None, None]))
 
 
 def _for_each_beam(x, width):

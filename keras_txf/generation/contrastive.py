@@ -1,4 +1,4 @@
-"""Contrastive search: likely tokens whose hidden states do not repeat those of earlier tokens.
+"""Contrastive search: likely tokens whose hidden states differ from the hidden states of earlier tokens.
 
 Legend: B batch, W candidates, P prompt length, N new tokens at most, L = P + N, D model dim.
 """
@@ -21,8 +21,9 @@ from keras_txf.ops.tensors import LOWEST
 class Contrastive:
     """Contrastive search: among the likeliest tokens, chooses one that is likely and unlike all earlier tokens.
 
-    The score of a candidate is (1 - penalty) · probability - penalty · the largest cosine of its hidden
-    state with that of an earlier token. Deterministic. A step reads all candidates in one pass.
+    The score of a candidate is (1 - penalty) · probability - penalty · similarity. The similarity is the largest cosine
+    of its hidden state with the hidden state of an earlier token. The search is deterministic. A step reads all
+    candidates in one pass.
 
     Args:
         num_candidates: how many of the likeliest tokens are considered.
@@ -54,7 +55,7 @@ class Contrastive:
         )
 
     def check_vocabulary(self, vocab_size):
-        """Refuses more candidates than there are tokens."""
+        """Raises ValueError if there are more candidates than tokens."""
         if self.num_candidates > vocab_size:
             raise ValueError(
                 f"`num_candidates` must not exceed the vocabulary's size, {vocab_size}; received {self.num_candidates}."
@@ -70,15 +71,14 @@ class ContrastiveDecoding:
     """The loop of a contrastive search.
 
     Args:
-        models: a `GraphDecoder` of width `num_candidates` that return hidden states.
+        models: a `GraphDecoder` of width `num_candidates` that returns hidden states.
         search: a `Contrastive`.
         processors: functions of logits and `History`.
         top_logprobs: how many of the likeliest tokens the results have for each step.
     """
 
     def __init__(self, models, search, processors, top_logprobs=0):
-        self.models, self.search, self.processors = models, search, processors
-        self.top_logprobs = top_logprobs
+        self.models, self.search, self.processors, self.top_logprobs = models, search, processors, top_logprobs
 
     def start(self, request):
         """Reads the prompts: the state, and the tensors that all steps share, dicts."""
@@ -119,17 +119,17 @@ class ContrastiveDecoding:
 
         cache_position = request.prompt_length + width * count
         attention_mask = ops.repeat(state["attention_mask"][:, None], width, axis=1)
-        # A row that has stopped takes no further positions: the model may not have them.
+        # A row that has stopped takes no more positions: the model may not have them.
         attention_mask = with_own_columns(attention_mask, cache_position, running)
         next_logits, cache, outputs = self.models.run_step(
             tokens, attention_mask, cache_position, state["cache"], constant, request
         )
         directions = _unit_vectors(outputs["hidden_states"])
-        chosen = self._choose(state, request, log_probs, directions)
+        best = self._choose(state, request, log_probs, directions)
 
         def pick(x):
-            """Of each row the chosen candidate, (B, W, ...) -> (B, ...)."""
-            index = ops.reshape(chosen, (-1, *[1] * (len(x.shape) - 1)))
+            """The best candidate of each row, (B, W, ...) -> (B, ...)."""
+            index = ops.reshape(best, (-1, *[1] * (len(x.shape) - 1)))
             return ops.take_along_axis(x, index, axis=1)[:, 0]
 
         column = request.prompt_length + count

@@ -1,4 +1,4 @@
-"""Decoder: decoding step by step, for a loop of one's own."""
+"""Decoder: decoding step by step, for a user's own loop."""
 
 from typing import Any
 
@@ -16,15 +16,15 @@ from keras_txf.ops.tensors import batch_size, nan_unless
 
 
 class Decoder:
-    """Reads prompts, then one or several tokens at a time, each token once: for a loop of your own.
+    """Reads prompts, then one or several tokens at a time, each token once: for your own decoding loop.
 
-    Nothing is changed in place: a step returns a new state, so that two answers can go on from one state, or a step can
-    be tried and dropped. Both methods run in a `tf.function` or under `jax.jit`; the state is a nested dict of tensors.
+    A step does not change a state but returns a new one, so two answers can continue from one state, and a step can be
+    tried and dropped. Both methods run in a `tf.function` or under `jax.jit`. The state is a nested dict of tensors.
 
     Args:
-        model: a model that generates, such as that of `decoder_generator`, or what `generative` takes.
-        tokens: how many tokens of each row a step may read. The cache of a window has room for as many more.
-        cache: see `generate`. One that drops tokens needs tokens=1.
+        model: a model that generates, such as a model of `decoder_generator`, or a model that `generative` takes.
+        tokens: the most tokens of each row that a step may read. The cache of a window has room for them.
+        cache: see `generate`. A cache that drops tokens needs tokens=1.
 
     Raises:
         ValueError: a layer that cannot decode, see `generative`.
@@ -44,9 +44,11 @@ class Decoder:
     def __init__(self, model: keras.Model, tokens: int = 1, cache: Any = None):
         if not is_functional(model):
             raise ValueError(f"`model` must be a functional keras.Model; received {short_repr(model)}.")
-        kind, self._most = cache_kind(cache), checks.size("tokens", tokens)
-        if self._most > 1 and not kind.keeps_all:
-            raise ValueError(f"`tokens` must be 1 for a `cache` that drops tokens; received {self._most} and {kind}.")
+        kind, self._max_tokens = cache_kind(cache), checks.size("tokens", tokens)
+        if self._max_tokens > 1 and not kind.keeps_all:
+            raise ValueError(
+                f"`tokens` must be 1 for a `cache` that drops tokens; received {self._max_tokens} and {kind}."
+            )
         self._decoder = GraphDecoder(model, kind=kind)
         self._tokens = token_input(model, self._decoder.ids_name)
 
@@ -62,14 +64,14 @@ class Decoder:
 
         Args:
             inputs: token ids, int (B, P), padded on the left; or a dict of all inputs of the model by their names.
-            length: L, how many columns the prompts and what follows them may have.
-            attention_mask: bool (B, P), True at real tokens; default: all but the model's padding.
+            length: L, the most columns of the prompts and the tokens after them.
+            attention_mask: bool (B, P), True at real tokens; default: all tokens except the model's padding.
 
         Returns:
             Logits (B, V) of the next token, and the state.
 
         Raises:
-            ValueError: other inputs than the model's, prompts that are longer than `length`, or padded on the right.
+            ValueError: inputs that differ from the model's, prompts longer than `length` or padded on the right.
         """
         ids_name, names = self._decoder.ids_name, set(self._decoder.inputs)
         inputs = dict(inputs) if isinstance(inputs, dict) else {ids_name: inputs}
@@ -79,7 +81,9 @@ class Decoder:
         ids = self._token_ids(ids_name, inputs[ids_name])
         prompt = checks.size("length", length) and ids.shape[1]
         if prompt is None or prompt > length:
-            raise ValueError(f"`length` must be at least that of the prompts; received {length} and {prompt} columns.")
+            raise ValueError(
+                f"`length` must be at least the length of the prompts; received {length} and {prompt} columns."
+            )
         if attention_mask is None:
             attention_mask = real_tokens(ids, self._tokens.pad_id)
         else:
@@ -107,37 +111,37 @@ class Decoder:
         return outputs["logits"], state
 
     def _padded(self, cache, rows, prompt, length):
-        if self._most == 1:
+        if self._max_tokens == 1:
             return self._decoder.pad(cache, length)
-        shift, last = ops.zeros((rows,), "int32"), prompt + self._most - 2
-        return self._decoder.move(cache, shift, last, length, self._most)
+        shift, last = ops.zeros((rows,), "int32"), prompt + self._max_tokens - 2
+        return self._decoder.move(cache, shift, last, length, self._max_tokens)
 
     def step(self, ids: Any, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Reads the next tokens of each row.
 
         Args:
             ids: int (B, T), in their order, without padding.
-            state: of `prefill`, or of another step.
+            state: the state of `prefill` or of another step.
 
         Returns:
-            Logits (B, T, V) of what follows each of the tokens, and the new state.
+            Logits (B, T, V) of the token after each of the tokens, and the new state.
 
         Raises:
-            ValueError: more tokens than `tokens`, or than `length` has room for. In a compiled function, where the
-                number is not known, the logits are NaN then.
+            ValueError: more tokens than `tokens`, or more than `length` has room for. A compiled function does not know
+                the number, and returns logits of NaN instead.
         """
         if not isinstance(state, dict) or not {"cache", "constant", "attention_mask", "column"} <= set(state):
-            raise ValueError(f"`state` must be that of `prefill` or of another step; received {short_repr(state)}.")
+            raise ValueError(f"`state` must come from `prefill` or from another step; received {short_repr(state)}.")
         ids, column, real = self._token_ids("ids", checks.tensor("ids", ids)), state["column"], state["attention_mask"]
         if None not in (ids.shape[0], real.shape[0]) and ids.shape[0] != real.shape[0]:
             raise ValueError(f"`ids` must have the {real.shape[0]} rows of the state; received {ids.shape[0]}.")
         tokens, length = ids.shape[1], real.shape[1]
         end = column + tokens
         known = checks.concrete(end)
-        room = self._most if known is None else min(self._most, length - int(known) + tokens)
+        room = self._max_tokens if known is None else min(self._max_tokens, length - int(known) + tokens)
         if tokens > room:
             raise ValueError(
-                f"`ids` must have at most {room} tokens a row, by tokens={self._most} of the decoder and length="
+                f"`ids` must have at most {room} tokens a row, by tokens={self._max_tokens} of the decoder and length="
                 f"{length} of the state; received {tokens}."
             )
         columns = ops.arange(length, dtype="int32")

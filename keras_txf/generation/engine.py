@@ -3,6 +3,7 @@
 import functools
 import itertools
 import threading
+import typing
 import weakref
 
 import keras
@@ -17,11 +18,21 @@ from keras_txf.ops.masks import real_tokens
 from keras_txf.progress import word
 
 COMPILING = "generate compiles: this batch size, length or sampler is new ..."
-STEPS = 8  # between two looks for stop strings
+STEPS = 8  # between two searches for stop strings
 MAX_LOOPS = 32  # compiled loops of all models in a process; each takes some megabytes
 _engines = weakref.WeakSet()
 _uses = itertools.count()
 _lock = threading.RLock()
+
+
+class LoopFunctions(typing.NamedTuple):
+    """The compiled functions of a loop; `finish` runs all steps in one call, `advance` runs some steps."""
+
+    start: typing.Callable
+    pad_cache: typing.Callable
+    advance: typing.Callable
+    finish: typing.Callable
+    results: typing.Callable
 
 
 class Engine:
@@ -30,8 +41,8 @@ class Engine:
     A process keeps the `MAX_LOOPS` loops that were used last.
 
     Args:
-        ids_name: the name of the token ids of the prefill and the step model.
-        pad_id: the token that is padding in a prompt, or None. A generated token is never padding.
+        ids_name: the name of the input with the token ids.
+        pad_id: the padding token of prompts, or None. A generated token is never padding.
     """
 
     def __init__(self, ids_name, pad_id):
@@ -61,7 +72,7 @@ class Engine:
         """Continues each prompt.
 
         Args:
-            build_models: function of `width` and `return_hidden_states` that returns what the loop runs.
+            build_models: function of `width` and `return_hidden_states` that returns a `GraphDecoder`.
             prompts: list of lists of ids, none empty.
             limits: for each prompt how many tokens may follow.
             sampler: see `decoding_loop`.
@@ -69,64 +80,64 @@ class Engine:
             num_return_sequences: how many sequences for each prompt, at least one.
             stops: lists of ids that end a row.
             seed: integer; None draws one.
-            inputs: dict, the other inputs of the prefill model.
+            inputs: dict, the other inputs of the model.
             stop_strings: `StopStrings` that end a row too, or None.
             stream: whether to return an iterator of the tokens instead, each int (R,), -1 for a row that has ended.
             top_logprobs: how many of the likeliest tokens the results have for each step.
-            state: a `State` of the beginnings of the prompts, or None.
+            state: a `State` of the starts of the prompts, or None.
             return_state: whether to return a `State` too.
 
         Returns:
             NumPy arrays for the R rows, `num_return_sequences` for each prompt: the new tokens, int (R, N), -1 after
             the end; their log-probabilities (R, N); and a score for each row (R,). With `top_logprobs`, also ids and
-            log-probabilities of the likeliest tokens (R, N, k). With `return_state` a pair: these, and the `State`.
+            log-probabilities of the likeliest tokens (R, N, k). With `return_state`, a pair of the arrays and the
+            `State`.
         """
         loop = self._decoding_loop(build_models, sampler, processors, num_return_sequences, top_logprobs, return_state)
         keys, parameters = zip(*map(split_parameters, (sampler, *processors)))
         request = self._request(prompts, limits, stops, loop.models.width, seed, inputs, list(parameters), state)
         key = *keys, num_return_sequences, top_logprobs, return_state
         request, functions, compiles = self._functions_for(request, key, loop)
-        start, pad_cache, advance, finish, results = functions
         with word(COMPILING if compiles else ""):
             if stream:
-                return _stream(start, pad_cache, advance, request, stop_strings)
+                return _stream(functions, request, stop_strings)
             if stop_strings is None:
-                last, lengths = finish(*start(request), request), None
+                last, lengths = functions.finish(*functions.start(request), request), None
             else:
-                last, lengths = _finish_by_text(start, pad_cache, advance, request, stop_strings)
+                last, lengths = _finish_by_text(functions, request, stop_strings)
             memory = {name: last.pop(name) for name in ("cache", "constant", "logits") if name in last}
-            tokens, log_probs, scores, *top = map(ops.convert_to_numpy, results(last, request))
+            tokens, log_probs, scores, *top = map(ops.convert_to_numpy, functions.results(last, request))
         if lengths is not None:
             tokens, log_probs, scores = cut_rows(tokens, log_probs, scores, lengths)
-        if not np.isfinite(scores).all():  # -inf where the processors forbid all tokens, or from NaN logits
-            refuse_nan(loop.models.variables)
+        if not np.isfinite(scores).all():  # -inf if the processors forbid all tokens, or from NaN logits
+            check_finite_weights(loop.models.variables)
         if np.isnan(scores).any():
             raise ValueError(
                 "The logits must be numbers; received NaN, from the model's activations, `processors` or `sampler`, or "
-                "of a token beyond the model's `attention_mask` or `attention_bias`, or within its `prefix_length`."
+                "for a token beyond the model's `attention_mask` or `attention_bias`, or within its `prefix_length`."
             )
-        found = tokens, log_probs, scores, *top
+        arrays = tokens, log_probs, scores, *top
         if not return_state:
-            return found
+            return arrays
         counts = (tokens >= 0).sum(axis=1)
         texts, real = [], []
-        for row, (own, count) in enumerate(zip(tokens, counts)):
+        for row, (new, count) in enumerate(zip(tokens, counts)):
             prompt = prompts[row // num_return_sequences]
-            texts.append([*prompt, *own[:count].tolist()])
+            texts.append([*prompt, *new[:count].tolist()])
             real.append(self._real(row // num_return_sequences, prompt, state) + [True] * int(count))
-        return found, State(self, texts, real, (request.ids.shape[1] + counts - 1).astype("int32"), memory)
+        return arrays, State(self, texts, real, (request.ids.shape[1] + counts - 1).astype("int32"), memory)
 
     def function(self, build_models, max_new_tokens, sampler, processors, num_return_sequences, stops, jit_compile):
         """`generate` as a function of tensors, for a graph in which batch and lengths are unknown.
 
         Args:
-            max_new_tokens: how many tokens may follow a prompt at most.
+            max_new_tokens: the most tokens that may follow a prompt.
             build_models, sampler, processors, num_return_sequences, stops: see `generate`.
             jit_compile: whether XLA compiles the loop, for each batch size and for each 32 columns of prompt.
 
         Returns:
-            A function of prompts, int (B, P), padded on the left, their lengths and their limits, int (B,), a seed, int
-            (2,), and the dict `inputs`, that returns what `generate` does.
+            A function that returns the arrays of `generate`. Its arguments are prompts, int (B, P), padded on the left,
+            their lengths and their limits, int (B,), a seed, int (2,), and the dict `inputs`.
         """
         loop = self._decoding_loop(build_models, sampler, processors, num_return_sequences)
         advance = compiled(loop.advance, loop.models.variables) if jit_compile else loop.advance
@@ -152,7 +163,7 @@ class Engine:
         return run
 
     def decoder(self, build_models, width=1, return_hidden_states=False):
-        """What a loop runs, built once."""
+        """The `GraphDecoder` that a loop runs, built once."""
         key = width, return_hidden_states
         with _lock:
             if key not in self._models:
@@ -162,7 +173,7 @@ class Engine:
     def _decoding_loop(
         self, build_models, sampler, processors, num_return_sequences, top_logprobs=0, keeps_state=False
     ):
-        """The loop of the sampler. The models that the loop runs are built once."""
+        """The loop of the sampler."""
         models = functools.partial(self.decoder, build_models)
         return decoding_loop(sampler, models, processors, num_return_sequences, top_logprobs, keeps_state)
 
@@ -171,19 +182,16 @@ class Engine:
 
         Args:
             request: a tuple of nested NumPy arrays.
-            key: hashable, of all else that the functions depend on.
+            key: hashable; everything else that the functions depend on.
         """
         request = keras.tree.map_structure(_tensor, request)
-        # TensorFlow would warn of a function that is traced for several shapes.
+        # One function for each shape: TensorFlow would warn of a function that is traced for several shapes.
         key = *key, tuple(tuple(tensor.shape) for tensor in keras.tree.flatten(request))
         compile_now = key not in self._loops and compiles()
         return request, self._compiled_functions(key, loop), compile_now
 
     def _compiled_functions(self, key, loop):
-        """The functions of a loop, see `_compile`: those kept for the key, or new ones.
-
-        Beyond `MAX_LOOPS` loops, the loop that has not been used for the longest time is dropped.
-        """
+        """The `LoopFunctions` of a key, cached. Beyond `MAX_LOOPS` loops the least recently used loop is dropped."""
         with _lock:
             _, functions = self._loops.get(key, (None, None))
             functions = functions or _compile(loop)
@@ -195,16 +203,16 @@ class Engine:
             return functions
 
     def _oldest_use(self):
-        """When the loop was used that has not been used for the longest time."""
+        """The last use of the least recently used loop."""
         return min(use for use, _ in self._loops.values())
 
     def _real(self, row, prompt, state):
-        """Which tokens of a prompt are no padding, list of bool: what a state has generated is none."""
+        """Whether each token of a prompt is real, a list of bool. Tokens that a state has generated are real."""
         known = [] if state is None else state.real[row]
         return known + [token != self.pad_id for token in prompt[len(known) :]]
 
     def _request(self, prompts, limits, stops, width, seed, inputs, parameters, state=None):
-        """The `Request` of a call, NumPy arrays, its lengths those of a bucket."""
+        """The `Request` of a call, NumPy arrays whose lengths are rounded up to a bucket."""
         stops = stop_table(stops)
         length = max(bucket(max(map(len, prompts))), stops.shape[1])
         length = -(-length // width) * width
@@ -219,21 +227,21 @@ class Engine:
         limits = np.array(limits, "int32")
         kept = {}
         if state is not None:
-            new = bucket(max(len(prompt) - len(own) for prompt, own in zip(prompts, state.ids)))
+            new = bucket(max(len(prompt) - len(read) for prompt, read in zip(prompts, state.ids)))
             kept = state.tensors(prompts, min(new, length), length)
         return Request(ids, attention_mask, inputs, history, limits, stops, seed_state(seed), parameters, kept)
 
 
 def _tensor(x):
-    """The tensor of an array. Of Booleans Keras makes float32 on JAX, where floatx is another."""
+    """The tensor of an array. On JAX Keras would turn Booleans into float32 if floatx is another type."""
     return ops.convert_to_tensor(x, "bool" if str(getattr(x, "dtype", "")) == "bool" else None)
 
 
 def _compile(loop):
-    """The functions `start`, `pad_cache`, `advance` (for a stream), `finish` (all steps in one call) and `results`.
+    """The `LoopFunctions` of a loop.
 
-    Each is compiled when it is called first. XLA takes about a megabyte for each kernel: operations that need not be
-    in the loop are not compiled with it.
+    Each function is compiled at its first call. XLA takes about a megabyte for each kernel, so operations outside the
+    loop are not compiled with the loop.
     """
     models = loop.models
 
@@ -243,7 +251,7 @@ def _compile(loop):
             return {**state, **loop.close(state, constant, request), "constant": constant}
         return {name: value for name, value in state.items() if name != "cache"}
 
-    return (
+    return LoopFunctions(
         compiled(loop.start, models.variables, steps=0),
         compiled(models.pad_cache, [], steps=0),
         compiled(loop.advance, models.variables, steps=1),
@@ -252,8 +260,8 @@ def _compile(loop):
     )
 
 
-def refuse_nan(variables):
-    """Refuses a model with a weight that is not finite, by the path of the weight."""
+def check_finite_weights(variables):
+    """Raises ValueError with the path of a weight that is not finite."""
     broken = [
         v.path
         for v in variables
@@ -266,39 +274,39 @@ def refuse_nan(variables):
         )
 
 
-def _stream(start, pad_cache, advance, request, stop_strings):
-    """The tokens as generated. The first is generated at once, while the adapters that it is to use are active."""
-    tokens = _columns(start, pad_cache, advance, request, stop_strings)
+def _stream(functions, request, stop_strings):
+    """The tokens as generated. The first token is generated at once, while its adapters are active."""
+    tokens = _columns(functions, request, stop_strings)
     return itertools.chain([next(tokens)], tokens)
 
 
-def _columns(start, pad_cache, advance, request, stop_strings):
+def _columns(functions, request, stop_strings):
     seen = 0
-    for state, count, _ in _parts(start, pad_cache, advance, request, stop_strings, 1):
+    for state, count, _ in _run_in_parts(functions, request, stop_strings, 1):
         history = ops.convert_to_numpy(state["history"])[:, request.prompt_length :]
-        yield from (history[:, place] for place in range(seen, min(count, history.shape[1])))
+        yield from (history[:, column] for column in range(seen, min(count, history.shape[1])))
         seen = count
 
 
-def _finish_by_text(start, pad_cache, advance, request, stop_strings):
+def _finish_by_text(functions, request, stop_strings):
     """The last state, without its cache, and how many tokens of each row are kept, int (R,)."""
     state, kept = {}, request.max_new_tokens
-    for state, _, ends in _parts(start, pad_cache, advance, request, stop_strings, STEPS):  # noqa: B007
+    for state, _, ends in _run_in_parts(functions, request, stop_strings, STEPS):  # noqa: B007
         kept = np.where(ends > 0, ends, kept)
     return {name: value for name, value in state.items() if name != "cache"}, kept
 
 
-def _parts(start, pad_cache, advance, request, stop_strings, steps):
+def _run_in_parts(functions, request, stop_strings, steps):
     """Runs `steps` steps at a time.
 
-    Yields the state, how many steps there were, and how many tokens each row has that a stop string has ended in this
-    part, 0 for others.
+    Yields the state, the number of steps so far, and the number of tokens of each row that a stop string has ended in
+    this part, 0 for other rows.
     """
-    state, constant = start(request)
-    state, seen, running = pad_cache(state, request), 0, True
+    state, constant = functions.start(request)
+    state, seen, running = functions.pad_cache(state, request), 0, True
     while running and seen < request.max_new_tokens:
         until = np.array(min(seen + steps, request.max_new_tokens), "int32")
-        state = advance(state, constant, request, ops.convert_to_tensor(until))
+        state = functions.advance(state, constant, request, ops.convert_to_tensor(until))
         count, running = int(state["count"]), ops.convert_to_numpy(state["running"])
         ends = np.zeros(len(running), int)
         if stop_strings is not None:

@@ -15,23 +15,24 @@ LARGEST_LOGIT = 1e30  # the sum of as many logits as a text has tokens is finite
 
 
 def bounded(changed, logits):
-    """The changed logits, clipped so that their sums are finite in float32; -inf where `logits` are -inf."""
+    """The changed logits, clipped so that their sums are finite in float32. A logit of -inf stays -inf."""
     return ops.where(logits < LOWEST, logits, ops.clip(changed, -LARGEST_LOGIT, LARGEST_LOGIT))
 
 
 def log_probabilities(logits):
-    """The log-softmax of each row, float32; -inf in a row of -inf alone, where a softmax would be NaN."""
+    """The log-softmax of each row, float32. A row of only -inf stays -inf: a softmax would be NaN."""
     forbidden = ops.max(logits, axis=-1, keepdims=True) < LOWEST
     return ops.where(forbidden, logits, ops.log_softmax(ops.where(forbidden, 0.0, logits)))
 
 
-MISSING = LOWEST / 2  # stands for -inf: above the padding of groups, which is never among the k largest
+MISSING = LOWEST / 2  # replaces -inf: above the padding of groups, which is never among the k largest
 
 
 def top_k(x, k):
     """The k largest numbers of each row, in order, and their indices.
 
-    The k largest numbers lie in the k groups with the largest maxima: only the maxima and the numbers of k groups are
+    The rows may be long. XLA on a CPU sorts a whole row, which takes longer than a model for a vocabulary. The k
+    largest numbers lie in the k groups with the largest maxima, so only the maxima and the numbers of k groups are
     sorted. Equal numbers may come in any order. Numbers up to `MISSING` count as -inf.
 
     Args:
@@ -43,7 +44,7 @@ def top_k(x, k):
     """
     size = x.shape[1]
     width = 2 ** (math.isqrt(size // k).bit_length() - 1)  # a power of two often leaves nothing to pad
-    if width < 8:  # a sort of so few is cheap
+    if width < 8:  # a sort of short rows is cheap
         values, indices = ops.top_k(x, k)
         return values, ops.cast(indices, "int32")
     groups = -(-size // width)
@@ -61,7 +62,7 @@ def top_k(x, k):
 def gather_rows(x, indices):
     """(B, W, ...) and int (B, F) -> (B, F, ...): from each batch entry the rows with these indices.
 
-    They are gathered from one table of all rows: `take_along_axis` would look up each number and takes far more code.
+    One table of all rows is gathered from: `take_along_axis` would look up each number and takes far more code.
     """
     batch, width = ops.shape(x)[:2]
     first = width * ops.arange(batch, dtype=indices.dtype)[:, None]
@@ -71,7 +72,7 @@ def gather_rows(x, indices):
 def draw(logits, seed):
     """Draws an id from the softmax of each row, (R,): the first whose cumulative weight exceeds a uniform share.
 
-    This needs one random number a row. Noise for every token would take most of the time with a large vocabulary.
+    This needs one random number per row. Noise for every token would take most of the time with a large vocabulary.
     """
     weights = ops.exp(logits - ops.max(logits, axis=-1, keepdims=True))
     cumulative = ops.cumsum(weights, axis=-1)
@@ -82,7 +83,7 @@ def draw(logits, seed):
 
 
 def keep_top_k(logits, k):
-    """`LOWEST` below the k-th largest logit of a row; its equals stay."""
+    """`LOWEST` below the k-th largest logit of a row; logits equal to it stay."""
     surplus = max(logits.shape[-1] - k, 0)
     return ops.where(logits >= threshold(logits, ops.ones_like(logits), surplus), logits, LOWEST)
 
@@ -93,7 +94,7 @@ def keep_top_p(logits, p):
     weights = ops.exp(logits - largest)
     surplus = (1 - p) * ops.sum(weights, axis=-1, keepdims=True)
     lowest = threshold(logits, weights, surplus)
-    # Not all equals at the threshold may be needed: the last of them may fit into the surplus.
+    # Not all logits equal to the threshold may be needed: the last ones may fit into the surplus.
     below = ops.sum(ops.where(logits < lowest, weights, 0.0), axis=-1, keepdims=True)
     equal = logits == lowest
     rank = ops.cumsum(ops.cast(equal, "float32"), axis=-1)
@@ -110,13 +111,13 @@ def keep_min_p(logits, p):
 def threshold(logits, weights, surplus):
     """The largest logit of each row, (R, 1), such that the weights of all logits below it sum to at most `surplus`.
 
-    The float32 numbers in their order are as many as integers of 32 bits, so 32 bisections find it. A sort takes 25
-    times as long where XLA compiles for a CPU.
+    There are as many ordered float32 numbers as 32-bit integers, so 32 bisections are enough. A sort takes 25 times as
+    long if XLA compiles for a CPU.
     """
 
     def halve(_, bounds):
         low, high = bounds
-        # The bits that agree and half of those that differ: low + high may need 33 bits.
+        # The mean, from the bits that agree and half of the bits that differ: low + high may need 33 bits.
         middle = ops.bitwise_and(low, high) + ops.right_shift(ops.bitwise_xor(low, high), 1)
         below = ops.where(logits < as_float(middle), weights, 0.0)
         fits = ops.sum(below, axis=-1, keepdims=True) <= surplus
@@ -129,7 +130,7 @@ def threshold(logits, weights, surplus):
 
 
 def as_float(integer):
-    """The float32 number with this index in the order of all of them; 0 has the index 0."""
+    """The float32 number with this index in the order of all float32 numbers; 0 has the index 0."""
     return ops.view(ops.where(integer < 0, ops.bitwise_xor(integer, 0x7FFFFFFF), integer), "float32")
 
 

@@ -19,15 +19,15 @@ from keras_txf.generation.results import empty_tables, top_results, top_tokens
 class History(typing.NamedTuple):
     """The history that a logits processor receives: all tokens so far, where the prompts end, and the stops.
 
-    For processors of your own, functions of `(logits, history)`, logits float32 (R, V). With several beams the logits
-    are log-probabilities. A processor is compiled: make it of `keras.ops`, and read no values in Python.
+    For your own processors, functions of `(logits, history)`, logits float32 (R, V). With several beams the logits are
+    log-probabilities. A processor is compiled: write it with `keras.ops`, and read no values in Python.
 
     Args:
-        tokens: int32 (R, L), each token in its column; -1 at padding and in the columns of tokens to come.
+        tokens: int32 (R, L), each token in its column; -1 at padding and in the columns of future tokens.
         prompt_length: P, the number of columns of the prompts. Generated tokens stand in the columns P, P + 1, ...
         count: int32 (), how many tokens have been generated. The next token belongs to column P + count.
         stops: int32 (S, M), a stop at the right end of each row, after entries of -2, which match any token. A row of
-            -3 is no stop.
+            -3 is an empty row without a stop.
 
     Example:
 
@@ -51,17 +51,17 @@ class Request(typing.NamedTuple):
 
     Args:
         ids: int (B, P), the prompts, padded on the left.
-        attention_mask: bool (B, cache columns), True at the real tokens of the prompts; the cache has columns for the
+        attention_mask: bool (B, cache columns), True at the real tokens of the prompts. The cache has columns for the
             new tokens too.
-        inputs: dict, the other inputs of the prefill model.
+        inputs: dict, the other inputs of the model.
         history: int (B, L), the prompts, and -1 at padding and in the columns of new tokens.
         limits: int (B,), how many new tokens each row may have, from 1 to N.
         stops: int (S, M), see `History`.
         seed: int (2,).
         parameters: list of dicts, the floats of the sampler and of each processor, see `generation.parameters`.
-        state: what was read before, empty or a dict: `cache`, `constant`, `logits` (B, V) of the next token, `shift`,
-            int (B,), by how many columns the tokens move, and `new`, bool (B, T), True at the tokens of the prompts,
-            in their last T columns, that are not in the cache.
+        state: the memory of an earlier call, empty or a dict: `cache`, `constant`, `logits` (B, V) of the next token,
+            `shift`, int (B,), by how many columns the tokens move, and `new`, bool (B, T), True at the tokens of the
+            last T prompt columns that are not in the cache.
     """
 
     ids: object
@@ -84,7 +84,7 @@ class Request(typing.NamedTuple):
 
 
 def decoding_loop(sampler, models, processors, num_return_sequences, top_logprobs=0, keeps_state=False):
-    """The loop that `generate` runs: a search brings its own, every other sampler chooses token by token.
+    """The loop that `generate` runs: a search has its own loop, every other sampler chooses token by token.
 
     Args:
         sampler: a function of logits and a seed, see `SampledDecoding`, or an object with a method
@@ -112,7 +112,7 @@ class SampledDecoding:
         processors: functions of logits and `History`.
         num_return_sequences: how many sequences for each prompt.
         top_logprobs: how many of the likeliest tokens the results have for each step.
-        keeps_state: whether the last state must be one that another call can go on from, see `close`.
+        keeps_state: whether another call can continue from the last state, see `close`.
     """
 
     def __init__(self, models, sampler, processors, num_return_sequences, top_logprobs=0, keeps_state=False):
@@ -134,16 +134,16 @@ class SampledDecoding:
         }
         state |= empty_tables(state["log_probs"], self.top_logprobs)
         logits = ops.repeat(outputs["logits"], repeats, axis=0)
-        kept = {"logits": logits} if self.keeps_state else {}
-        return {**self._append(state, logits, request), **kept, "cache": cache}, constant
+        next_logits = {"logits": logits} if self.keeps_state else {}
+        return {**self._append(state, logits, request), **next_logits, "cache": cache}, constant
 
     def advance(self, state, constant, request, until):
         """Chooses tokens until each row has `until` of them, or has stopped."""
 
         def step(state):
             if self.keeps_state:
-                kept = self.close(state, constant, request)
-                return {**self._append(state, kept["logits"], request), **kept}
+                closed = self.close(state, constant, request)
+                return {**self._append(state, closed["logits"], request), **closed}
             cache_position = request.prompt_length + state["count"] - 1
             logits, cache, _ = self.models.run_step(
                 state["tokens"], state["attention_mask"], cache_position, state["cache"], constant, request
@@ -153,9 +153,9 @@ class SampledDecoding:
         return run_steps(step, state, until)
 
     def close(self, state, constant, request):
-        """Reads the last tokens: `cache`, and `logits` (R, V) of the next token. A row that has ended is left as it is.
+        """Reads the last tokens: `cache`, and `logits` (R, V) of the next token.
 
-        The rows that go on in another call end at different columns.
+        A row that has ended keeps its logits, so the rows of another call may end at different columns.
         """
         column = request.prompt_length + state["count"] - 1
         new = ops.take(state["attention_mask"], column[None], axis=1)
@@ -176,12 +176,11 @@ class SampledDecoding:
         """The state without its cache, with one more token in each row; logits are (R, V)."""
         sampler = with_parameters(self.sampler, request.parameters[0])
         logits = process_logits(self.processors, logits, state["history"], state["count"], request)
-        return self._write(
-            state, logits, check_ids(sampler(logits, StepSeed(request.seed, state["count"])), logits), request
-        )
+        tokens = check_ids(sampler(logits, StepSeed(request.seed, state["count"])), logits)
+        return self._write(state, logits, tokens, request)
 
     def _write(self, state, logits, tokens, request):
-        """The state without its cache, with tokens (R,) that were chosen by logits (R, V)."""
+        """The state without its cache, with the next tokens (R,), chosen from logits (R, V)."""
         count, history, running = state["count"], state["history"], state["running"]
         column = request.prompt_length + count
         log_probs = log_probabilities(logits)
@@ -202,7 +201,7 @@ class SampledDecoding:
 
 
 def run_steps(step, state, until):
-    """Calls `step`, a function from a state to the next, until there are `until` tokens or no row is running."""
+    """Calls `step`, a function from a state to the next state, until there are `until` tokens or no row is running."""
 
     def unfinished(state):
         return ops.logical_and(state["count"] < until, ops.any(state["running"]))
@@ -212,7 +211,7 @@ def run_steps(step, state, until):
 
 
 def process_logits(processors, logits, history, count, request):
-    """The logits after all processors, float32 (R, V), within bounds whose sums are finite."""
+    """The logits after all processors, float32 (R, V), clipped so that their sums are finite."""
     logits = ops.cast(logits, "float32")
     logits = bounded(logits, logits)
     past = History(history, request.prompt_length, count, request.stops)
@@ -223,9 +222,9 @@ def process_logits(processors, logits, history, count, request):
 
 
 def check_ids(ids, logits):
-    """The ids that a sampler, maybe the caller's, has returned: int32 (R,)."""
-    right = hasattr(ids, "shape") and len(ids.shape) == 1 and len({ids.shape[0], logits.shape[0]} - {None}) < 2
-    if not right or "int" not in keras.backend.standardize_dtype(ids.dtype):
+    """Returns the ids of a sampler, perhaps the caller's own, as int32 (R,)."""
+    fits = hasattr(ids, "shape") and len(ids.shape) == 1 and len({ids.shape[0], logits.shape[0]} - {None}) < 2
+    if not fits or "int" not in keras.backend.standardize_dtype(ids.dtype):
         raise ValueError(
             "`sampler` must return integers of shape (rows,), an id for each row of logits; received "
             f"{short_repr(ids)}."
@@ -234,7 +233,7 @@ def check_ids(ids, logits):
 
 
 def check_logits(changed, logits):
-    """The logits that a processor, maybe the caller's, has returned: float32 (R, V)."""
+    """Returns the logits of a processor, perhaps the caller's own, as float32 (R, V)."""
     if not hasattr(changed, "shape") or len(changed.shape) != 2 or changed.shape[1] != logits.shape[1]:
         raise ValueError(
             f"`processors` must return logits of shape {tuple(logits.shape)}; received {short_repr(changed)}."
@@ -261,12 +260,12 @@ def ends_with_stop(tokens, request):
 
 def write_column(table, column, values):
     """A table (..., columns) with `values`, (...), in one column."""
-    # No `slice_update`: outside of a loop, TensorFlow has XLA compile each by itself.
+    # Without `slice_update`: outside a loop, TensorFlow would have XLA compile each call separately.
     return ops.where(ops.arange(ops.shape(table)[-1], dtype="int32") == column, values[..., None], table)
 
 
 def stop_table(stops):
-    """The stops as rows of one table, see `History`. The table has one of few sizes: each is compiled anew."""
+    """The stops as rows of one table, see `History`. Few sizes of tables are possible: each size is compiled."""
     rows, length = _power_of_two(max(4, len(stops))), _power_of_two(max(map(len, stops), default=1))
     table = np.full((rows, length), -3, "int32")
     for row, stop in enumerate(stops):
@@ -280,6 +279,6 @@ def _power_of_two(number):
 
 
 def bucket(length, smallest=32):
-    """The next of a few lengths, at most a quarter above: one compiled function serves all lengths up to it."""
+    """Rounds a length up to one of a few lengths, by at most a quarter: one compiled function serves them all."""
     step = max(smallest, 2 ** (int(length).bit_length() - 3))
     return max(1, -(-length // step)) * step

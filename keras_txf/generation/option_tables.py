@@ -22,7 +22,7 @@ class AnswerOptions(TypedDict, total=False):
 
 
 class TextOptions(AnswerOptions, total=False):
-    """Options of `generate` where texts come out."""
+    """Options of `generate` in functions that return texts."""
 
     stop_strings: Annotated[
         str | Sequence[str] | None,
@@ -39,7 +39,7 @@ class GenerateOptions(AnswerOptions, total=False):
     sampler: Annotated[
         Any,
         "greedy",
-        '"greedy", "sampling", "beam" or "contrastive"; or with options of its own, such as `txf.generation.Beam(4)`.',
+        '"greedy", "sampling", "beam" or "contrastive"; or a sampler with options, such as `txf.generation.Beam(4)`.',
     ]
 
 

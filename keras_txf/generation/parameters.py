@@ -17,7 +17,7 @@ from keras_txf.checks import short_repr
 
 
 def split_parameters(part):
-    """A hashable key of all that a compiled loop depends on, and the dynamic floats by their names."""
+    """Returns a hashable key of the values that a compiled loop depends on, and the dynamic floats by name."""
     if hasattr(part, "split_parameters"):
         return part.split_parameters()
     if not getattr(part, "dynamic_parameters", False):
@@ -28,7 +28,7 @@ def split_parameters(part):
 
 
 def with_parameters(part, parameters):
-    """A copy of a sampler or processor with other floats in some of its fields, such as tensors."""
+    """A copy of a sampler or processor with other values in some of its fields, such as tensors."""
     if not parameters:
         return part
     part = copy.copy(part)
@@ -66,28 +66,29 @@ def set_fields(instance, **values):
 
 
 def is_zero(value):
-    """Whether this is the number 0. The value of a tensor is unknown while a loop is compiled: False."""
+    """Whether this is the number 0. False for a tensor, whose value is unknown while a loop is compiled."""
     return isinstance(value, numbers.Real) and value == 0
 
 
 DRAW_STRIDE = 2**20  # between the seeds of two draws in one step
-# 2**32 divided by the golden ratio. PyTorch adds seed and step, so with a stride of 1 the steps of one seed would draw
-# what other seeds draw.
+# 2**32 divided by the golden ratio. PyTorch adds seed and step, so with a stride of 1 the steps of one seed would
+# repeat the draws of other seeds.
 STEP_STRIDE = 0x61C88647
 
 
 def seed_state(seed):
-    """The state that draws begin with, int (2,): of any integer, and of None another one at each call."""
+    """The seed of a call of `generate` as a tensor, int (2,); for None a new one at each call."""
     seed = checks.optional(checks.integer, "seed", seed)
-    return keras.random.SeedGenerator(None if seed is None else seed % 2**31).state.value  # no backend takes all
+    # The modulo keeps the seed in the range that every backend accepts.
+    return keras.random.SeedGenerator(None if seed is None else seed % 2**31).state.value
 
 
 class StepSeed(keras.random.SeedGenerator):
-    """The seeds of one step, as Keras takes them: tensors, so that a compiled loop keeps no state.
+    """The seeds of one step, in the form of Keras' generators. They are tensors, so a compiled loop keeps no state.
 
     Args:
-        seed: int (2,), of the call of `generate`.
-        count: int (), the step.
+        seed: int (2,), the seed of the call of `generate`.
+        count: int (), the number of the step.
     """
 
     def __init__(self, seed, count):

@@ -19,8 +19,8 @@ class RepetitionPenalty:
     `PresencePenalty` and `FrequencyPenalty` do not count the prompt.
 
     Args:
-        penalty: divides positive logits and multiplies negative ones; 1 does nothing, 1.2 is usual, below 1 invites
-            repetition.
+        penalty: divides positive logits and multiplies negative ones. 1 does nothing, 1.2 is usual, a number below 1
+            encourages repetition.
 
     Raises:
         ValueError: a penalty that is not positive.
@@ -54,7 +54,7 @@ class PresencePenalty:
     For answers that should turn to new subjects. The prompt does not count.
 
     Args:
-        penalty: subtracted from the logits; negative numbers invite repetition. The OpenAI API takes -2 to 2.
+        penalty: subtracted from the logits; negative numbers encourage repetition. The OpenAI API takes -2 to 2.
 
     Raises:
         ValueError: a penalty that is not a finite number.
@@ -88,7 +88,7 @@ class FrequencyPenalty:
     For answers that fall into loops: each repetition makes a token less likely. The prompt does not count.
 
     Args:
-        penalty: subtracted for each occurrence; negative numbers invite repetition. The OpenAI API takes -2 to 2.
+        penalty: subtracted for each occurrence; negative numbers encourage repetition. The OpenAI API takes -2 to 2.
 
     Raises:
         ValueError: a penalty that is not a finite number.
@@ -120,7 +120,7 @@ def generated_tokens(history):
 
 
 def occurrences(tokens, logits):
-    """How often each id occurs among the tokens, int (R, any), -1 where there is none: float32 (R, V)."""
+    """How often each id occurs among the tokens, int (R, any), where -1 is no token: float32 (R, V)."""
     is_token = tokens >= 0
     ids = ops.where(is_token, tokens, 0)
     rows = ops.broadcast_to(ops.arange(ops.shape(ids)[0], dtype=ids.dtype)[:, None], ops.shape(ids))

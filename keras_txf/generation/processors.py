@@ -68,7 +68,7 @@ class NoRepeatNgrams:
 class MinimumLength:
     """Forbids the tokens that would complete a stop until an answer is long enough.
 
-    For models that stop too early. A stop of several tokens counts where all of them are generated.
+    For models that stop too early. A stop of several tokens counts if all its tokens are generated.
 
     Args:
         min_new_tokens: the least number of tokens before the token that completes a stop.
@@ -101,14 +101,14 @@ class MinimumLength:
 class ForcedTokens:
     """Allows a single token, or one of several, at some positions of the answer.
 
-    For answers that begin with the token of a language or a task. A single token is allowed even if an earlier
-    processor has forbidden it; of several the logits stay as they are.
+    For answers that start with the token of a language or a task. A single token is allowed even if an earlier
+    processor forbids the token. With several tokens their logits do not change.
 
     Args:
         tokens: dict of positions and ids, or lists of ids; 0 is the position of the first generated token.
 
     Raises:
-        ValueError: no positions, negative ones, or values that are no ids.
+        ValueError: no positions, negative positions, or values that are not ids.
 
     Reference:
         `ForcedBOSTokenLogitsProcessor` of transformers, for any position.
@@ -164,12 +164,12 @@ class ForbiddenTokens:
 
     Args:
         ids: list of ids, and of lists of ids. A word usually has several spellings as tokens, with and
-            without a space before it; each is a sequence of its own.
-        positions: list of the positions of the answer at which they are forbidden, 0 for the first generated token;
-            default all.
+            without a space before it; each spelling is its own sequence.
+        positions: list of the positions of the answer at which the tokens are forbidden, 0 for the first generated
+            token; default all.
 
     Raises:
-        ValueError: an empty list, values that are no ids, or negative positions.
+        ValueError: an empty list, values that are not ids, or negative positions.
 
     Reference:
         `NoBadWordsLogitsProcessor` of transformers; `SuppressTokensAtBeginLogitsProcessor` for positions=[0].
@@ -190,8 +190,8 @@ class ForbiddenTokens:
         rows = {tuple(checks.id_below("ids", token) for token in row) for row in sequences}
         set_fields(self, ids=tuple(sorted(rows)))  # the order of the caller's list makes no difference
         if self.positions is not None:
-            places = {position_of(place, "positions") for place in entries_of(self.positions, "positions", "positions")}
-            set_fields(self, positions=tuple(sorted(places)))
+            entries = entries_of(self.positions, "positions", "positions")
+            set_fields(self, positions=tuple(sorted({position_of(entry, "positions") for entry in entries})))
 
     def __call__(self, logits, history):
         longest = max(map(len, self.ids))
@@ -203,15 +203,15 @@ class ForbiddenTokens:
 
 
 def check_processors(processors, vocab_size):
-    """The processors as a tuple; None stands for no processors.
+    """Returns the processors as a tuple; None means no processors.
 
     Args:
-        processors: list of functions of `(logits, history)`, such as those above.
-        vocab_size: V; the ids of processors must be below.
+        processors: list of functions of `(logits, history)`, such as the classes of this file.
+        vocab_size: V; the ids of processors must be below V.
 
     Raises:
-        ValueError: no list; a processor that is a class, not callable, or not hashable; ids outside the vocabulary; all
-            ids forbidden.
+        ValueError: not a list; a processor that is a class, not callable, or not hashable; ids outside the vocabulary;
+            all ids forbidden.
     """
     if not isinstance(processors, (list, tuple, type(None))):
         raise ValueError(f"`processors` must be a list of logits processors; received {short_repr(processors)}.")
@@ -228,7 +228,7 @@ def check_processors(processors, vocab_size):
             checks.ids_in_vocabulary("ForcedTokens", ids, vocab_size)
         if isinstance(processor, ForbiddenTokens):
             checks.ids_in_vocabulary("ForbiddenTokens", np.concatenate(processor.ids), vocab_size)
-    forbidden = {None: set()}  # positions -> the tokens that are forbidden there, None: at all
+    forbidden = {None: set()}  # positions -> the forbidden tokens, None: at all positions
     for processor in processors or ():
         if isinstance(processor, ForbiddenTokens):
             forbidden.setdefault(processor.positions, set()).update(ids for ids in processor.ids if len(ids) == 1)
@@ -254,13 +254,13 @@ def entries_of(values, name="ids", kind="token ids, or of lists of them"):
 
 
 def forbid(logits, tokens):
-    """The logits with -inf at these tokens, int (R, any), -1 where there is none."""
+    """The logits with -inf at these tokens, int (R, any), where -1 is no token."""
     return ops.where(occurrences(tokens, logits) > 0, -math.inf, logits)
 
 
-@functools.cache  # one function for each token: a loop is compiled for each
+@functools.cache  # the same function for the same token: a loop is compiled for each function
 def without_padding(pad_id):
-    """A processor that makes the padding token the least likely in each row that has another token left.
+    """A processor that makes the padding token the least likely token of each row with another possible token.
 
     Its logit is finite: `enable_check_numerics` of TensorFlow stops at -inf.
     """
@@ -279,12 +279,12 @@ def last_tokens(tokens, history, length):
 
 
 def shift_right(tokens, distance):
-    """The tokens moved right by so many columns, -1 in the first columns."""
+    """The tokens moved right by `distance` columns, with -1 in the first columns."""
     return ops.pad(tokens, ((0, 0), (distance, 0)), constant_values=-1)[:, :-distance]
 
 
 def completing_tokens(table, before):
-    """The last token of each sequence in the table whose other tokens are the latest ones, else -1: int (R, S).
+    """The last token of each sequence in the table whose other tokens are the latest tokens, otherwise -1: int (R, S).
 
     Args:
         table: int (S, M), see `History.stops`.

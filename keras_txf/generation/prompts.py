@@ -8,7 +8,7 @@ from keras_txf.checks import short_repr
 
 
 def prompt_lists(name, prompts, pad_id, vocab_size):
-    """Prompts as lists of ids without padding, from lists, arrays or tensors, ragged or padded on either side."""
+    """Returns prompts as lists of ids without padding, from lists, arrays or tensors, ragged or padded on any side."""
     if hasattr(prompts, "to_list"):  # a tf.RaggedTensor
         prompts = prompts.to_list()
     if not isinstance(prompts, (list, tuple)):
@@ -31,19 +31,19 @@ def prompt_lists(name, prompts, pad_id, vocab_size):
 
 
 def start_list(start_id, vocab_size):
-    """The tokens that prompts or answers begin with, as a list, from one or several."""
+    """Returns the first tokens of prompts or answers as a list, from one id or several."""
     several = isinstance(start_id, (list, tuple)) and len(start_id) > 0
     return [checks.id_below("start_id", token, vocab_size) for token in (start_id if several else [start_id])]
 
 
 def stop_lists(stop_ids, stop_sequences, vocab_size):
-    """The stops as lists of ids; refuses ids outside the vocabulary."""
+    """Returns the stops as lists of ids. Raises ValueError for ids outside the vocabulary."""
     ids = np.atleast_1d(_as_array("stop_ids", [] if stop_ids is None else stop_ids))
     if ids.size and (ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer)):
         raise ValueError(f"`stop_ids` must be a token id or several; received {short_repr(stop_ids)}.")
     checks.ids_in_vocabulary("stop_ids", ids, vocab_size)
-    none = stop_sequences is None or (isinstance(stop_sequences, (list, tuple)) and not stop_sequences)
-    sequences = [] if none else prompt_lists("stop_sequences", stop_sequences, None, vocab_size)
+    is_empty = stop_sequences is None or (isinstance(stop_sequences, (list, tuple)) and not stop_sequences)
+    sequences = [] if is_empty else prompt_lists("stop_sequences", stop_sequences, None, vocab_size)
     if not all(sequences):
         raise ValueError(
             f"`stop_sequences` must hold sequences of at least one id; received {short_repr(stop_sequences)}."
@@ -57,12 +57,12 @@ def _as_array(name, x):
         return ops.convert_to_numpy(x)  # also from a GPU, where `np.asarray` fails
     try:
         return np.asarray(x)
-    except (TypeError, ValueError, OverflowError):  # lists of unequal lengths within
+    except (TypeError, ValueError, OverflowError):  # nested lists of unequal lengths
         raise ValueError(f"`{name}` must hold token ids; received {short_repr(x)}.") from None
 
 
 def new_token_limits(lengths, max_new_tokens, max_length, model_length):
-    """How many tokens may follow each prompt.
+    """Returns how many tokens may follow each prompt.
 
     Args:
         lengths: numbers of tokens of the prompts.
@@ -98,18 +98,18 @@ def new_token_limits(lengths, max_new_tokens, max_length, model_length):
 
 
 def check_switch(switch_length, shortest, longest, new):
-    """Refuses an answer during which the positions of the tokens before it would change.
+    """Raises ValueError if the rotary frequencies of earlier tokens would change during an answer.
 
     Args:
         switch_length: the number of tokens beyond which all positions have other frequencies, or None.
         shortest, longest: the fewest and the most tokens that the longest prompt of a batch may have.
-        new: the most tokens that follow it; the model does not read the last one.
+        new: the most tokens that follow the prompt; the model does not read the last one.
     """
     if switch_length is not None and shortest <= switch_length < longest + new - 1:
         room = switch_length + 1 - longest
-        way_out = f" `max_new_tokens={room}` ends there; pass the result as the prompt of a second call." * (room > 0)
+        advice = f" `max_new_tokens={room}` ends there; pass the result as the prompt of a second call." * (room > 0)
         raise ValueError(
-            f"The rotary positions of type 'longrope' turn all tokens by other angles beyond {switch_length} tokens, "
-            "and the keys in the cache would keep the old ones: a prompt and its answer must lie on one side. "
-            f"Received prompts of up to {longest} tokens and max_new_tokens={new}.{way_out}"
+            f"The rotary positions of type 'longrope' rotate all tokens by other angles beyond {switch_length} tokens, "
+            "and the keys in the cache would keep the old angles: a prompt and its answer must lie on one side. "
+            f"Received prompts of up to {longest} tokens and max_new_tokens={new}.{advice}"
         )

@@ -32,15 +32,15 @@ class Scored(typing.NamedTuple):
 class ScoredWithTop(typing.NamedTuple):
     """`Scored` with the k likeliest tokens at each step, from `generate(..., return_scores=True, top_logprobs=k)`.
 
-    The tokens show how sure the model was, and what it would have chosen instead. Those tokens of a beam are the
-    likeliest after the past of the same beam.
+    The tokens show how sure the model was, and which tokens were the alternatives. In a beam search they are the
+    likeliest tokens after the earlier tokens of the same beam.
 
     Args:
         ids, log_probs, scores: see `Scored`.
-        top_ids: the likeliest tokens at the place of each new token, best first, equal ones in any order: int32
+        top_ids: the likeliest tokens at the position of each new token, best first, equal ones in any order: int32
             (B, new tokens, k), padding after the end, or lists.
-        top_log_probs: their log-probabilities, computed as `log_probs` are: float32 (B, new tokens, k), 0 after the
-            end, or lists. Forbidden tokens come last: -inf where a processor forbids them, -1e30 for the padding.
+        top_log_probs: their log-probabilities, computed like `log_probs`: float32 (B, new tokens, k), 0 after the
+            end, or lists. Forbidden tokens come last: -inf if a processor forbids the token, -1e30 for the padding.
     """
 
     ids: typing.Any
@@ -50,20 +50,22 @@ class ScoredWithTop(typing.NamedTuple):
     top_log_probs: typing.Any
 
 
-def pack(found, prefixes, num_return_sequences, pad_id, padded, return_scores):
+def pack(arrays, prefixes, num_return_sequences, pad_id, padded, return_scores):
     """The engine's arrays in the form that the caller asked for.
 
     Args:
-        found: what `Engine.generate` returns.
-        prefixes: for each prompt the ids that the result has before the new ones.
+        arrays: the arrays that `Engine.generate` returns.
+        prefixes: for each prompt the ids that stand before the new ids in the result.
         num_return_sequences: rows for each prompt, or None for one row and no axis of sequences.
-        pad_id: pads the arrays.
+        pad_id: the id that pads arrays.
+        padded: whether to return arrays instead of lists.
+        return_scores: whether to return `Scored`.
     """
-    tokens, log_probs, scores, *top = found
+    tokens, log_probs, scores, *top = arrays
     each = num_return_sequences or 1
     lengths = (tokens >= 0).sum(axis=1)
     ids = [[*prefixes[row // each], *tokens[row, :length].tolist()] for row, length in enumerate(lengths)]
-    scores = scores.astype("float32")  # -inf of a beam that found nothing
+    scores = scores.astype("float32")  # -inf of a beam without a sequence
     shape = (len(ids),) if num_return_sequences is None else (len(ids) // each, each)
     tables = [(log_probs, 0.0), *zip(top, (pad_id, 0.0))]
     if padded:
@@ -85,7 +87,7 @@ def pack(found, prefixes, num_return_sequences, pad_id, padded, return_scores):
 
 
 def cut_rows(tokens, log_probs, scores, lengths):
-    """The engine's arrays, see `pack`, of which each row keeps its first `lengths` tokens, int (R,)."""
+    """Cuts each row of the engine's arrays, see `pack`, to its first `lengths` tokens, int (R,)."""
     kept = np.arange(tokens.shape[1]) < lengths[:, None]
     shorter = (~kept & (tokens >= 0)).any(axis=1)
     log_probs = np.where(kept, log_probs, np.float32(0))
@@ -107,7 +109,7 @@ def empty_tables(log_probs, top_logprobs):
 
 
 def top_tokens(log_probs, top_logprobs):
-    """The columns of a step for the tables, (R, k), a dict; `log_probs`, (R, V), is of all tokens."""
+    """The columns of a step for the tables, (R, k), a dict; `log_probs`, (R, V), covers all tokens."""
     if not top_logprobs:
         return {}
     values, ids = top_k(log_probs, top_logprobs)
@@ -120,7 +122,7 @@ def top_results(state):
 
 
 def check_top_logprobs(top_logprobs, vocab_size, return_scores):
-    """How many of the likeliest tokens the caller asks for, 0 for None."""
+    """Returns the number of likeliest tokens that the caller asks for, 0 for None."""
     if top_logprobs is None:
         return 0
     if checks.positive_integer("top_logprobs", top_logprobs) > vocab_size:
@@ -138,13 +140,13 @@ def check_top_logprobs(top_logprobs, vocab_size, return_scores):
 class State:
     """The memory of sequences that `generate(..., return_state=True)` has read and written.
 
-    `generate(next_turn, state=state)` reads the new tokens alone. A state can be used many times: each call leaves the
-    state as it is, and returns a new one on request. The memory is that of the weights of its time: after a training
-    step, read the texts again. A state cannot be pickled: keep its `ids`, and read the texts again.
+    `generate(next_turn, state=state)` reads only the new tokens. A state can be used many times: a call does not change
+    the state, and returns a new state on request. The memory belongs to the weights at the time of the call: after a
+    training step, read the texts again. A state cannot be pickled: keep its `ids` instead, and read the texts again.
 
     Attributes:
         ids: for each row the list of all its tokens.
-        real: for each row which of the tokens are no padding: padding that was generated is real, as in the same call.
+        real: for each row, which tokens are not padding. A generated padding token is real, as within one call.
     """
 
     def __init__(self, engine, ids, real, ends, memory):
@@ -157,10 +159,10 @@ class State:
         return f"<State of {len(self)} sequences of up to {max(map(len, self.ids))} tokens>"
 
     def check(self, engine, rows):
-        """Refuses a state of another model, and other than one prompt for each row."""
+        """Raises ValueError for a state of another model, or a number of prompts that differs from the rows."""
         if self._engine() is not engine:
             raise ValueError(
-                "`state` must be that of the same model and `cache`, with the adapters and variables of today; "
+                "`state` must come from the same model and `cache`, with the present adapters and variables; "
                 f"received {self}."
             )
         if rows != len(self):
@@ -170,17 +172,17 @@ class State:
         """The `state` of a `Request`.
 
         Args:
-            prompts: for each row the list of all its tokens, the new ones too.
+            prompts: for each row the list of all its tokens, new tokens included.
             new: how many columns are read.
-            length: P, the number of the request's columns of prompts.
+            length: P, the number of prompt columns of the request.
         """
-        counts = np.array([len(row) - len(own) for row, own in zip(prompts, self.ids)], "int32")
+        counts = np.array([len(row) - len(read) for row, read in zip(prompts, self.ids)], "int32")
         is_new = np.arange(new, dtype="int32")[None] >= new - counts[:, None]
         return {**self._memory, "shift": length - 1 - counts - self._ends, "new": is_new}
 
 
 def check_state(state):
-    """Refuses what is no state."""
+    """Raises ValueError for an object that is not a `State`."""
     if not isinstance(state, State):
         raise ValueError(
             f"`state` must be the state that `generate(..., return_state=True)` returns; received {short_repr(state)}."
@@ -189,21 +191,21 @@ def check_state(state):
 
 
 def check_state_options(sampler, state, return_state, stream, stop_strings, assistant=None):
-    """Refuses what does not go with a state."""
+    """Raises ValueError for options that do not work with a state."""
     if (state is not None or return_state) and hasattr(sampler, "decoding_loop"):
         raise ValueError(
             '`state` and `return_state` need a sampler that chooses token by token, such as "greedy" and '
             f'"sampling"; received {short_repr(sampler)}.'
         )
     if state is not None and assistant is not None:
-        raise ValueError("`state` does not go with `assistant`, which has read nothing; received both.")
+        raise ValueError("`state` does not go with `assistant`, which has not read the texts; received both.")
     for name, value in (("stream", stream), ("stop_strings", stop_strings), ("assistant", assistant)):
         if return_state and value:
             raise ValueError(f"`return_state` does not go with `{name}`; received return_state=True.")
 
 
 class WithState(typing.NamedTuple):
-    """What `generate(..., return_state=True)` returns.
+    """The result of `generate(..., return_state=True)`.
 
     Args:
         ids: the ids that `generate` returns without `return_state`.

@@ -1,7 +1,7 @@
 """Roll-out: a model of float vectors reads a series once, and then each vector that it forecasts.
 
 Legend: B batch, R rows (each series has `num_return_sequences` rows), P length of the series, N new vectors at most,
-L = P + N, F features of a vector, C of them known ahead, G width of the outputs.
+L = P + N, F features of a vector, C known future features, G width of the outputs.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.generation.engine import Engine, refuse_nan
+from keras_txf.generation.engine import Engine, check_finite_weights
 from keras_txf.generation.loop import bucket, run_steps, write_column
 from keras_txf.generation.parameters import StepSeed, seed_state
 from keras_txf.progress import word
@@ -26,11 +26,11 @@ COMPILING = "forecast compiles: this batch size or length is new ..."
 
 @dataclasses.dataclass(frozen=True)
 class Feedback:
-    """How outputs become the next vector, and a decoding loop for the engine.
+    """Turns outputs into the next vector. For the engine it is a sampler with its own decoding loop.
 
     Args:
-        function: function of outputs (R, G), and of a seed if it has an argument `seed`, that returns (R, F - C); None:
-            the outputs themselves.
+        function: function of outputs (R, G), and of a seed if it has an argument `seed`, that returns (R, F - C). None
+            takes the outputs themselves.
         width: F - C.
     """
 
@@ -48,8 +48,8 @@ class Feedback:
         if self.function is not None:
             values = self.function(outputs, **({"seed": seed} if self.draws else {}))
         shape = getattr(values, "shape", ())
-        known = ops.is_tensor(values) and len(shape) == 2 and shape[1] == self.width
-        if not known or shape[0] not in (None, outputs.shape[0]) or "float" not in str(values.dtype):
+        fits = ops.is_tensor(values) and len(shape) == 2 and shape[1] == self.width
+        if not fits or shape[0] not in (None, outputs.shape[0]) or "float" not in str(values.dtype):
             received = f"shape {tuple(shape)}" if ops.is_tensor(values) else short_repr(values)
             raise ValueError(
                 f"`feedback` must return the next features of the series, a tensor of floats (batch, {self.width}); "
@@ -65,10 +65,10 @@ class RollOutRequest(typing.NamedTuple):
     """The tensors of one call of `forecast`.
 
     Args:
-        ids: float (B, P, F), the series, padded on the left; the name is that of `Request`.
+        ids: float (B, P, F), the series, padded on the left; `Request` has the same name.
         attention_mask: bool (B, L), True at the vectors of the series.
         inputs: dict, the other inputs of the model.
-        future: float (B, N, C), the features that are known ahead.
+        future: float (B, N, C), the known future features.
         steps: int (), how many vectors to forecast, from 1 to N.
         seed: int (2,).
     """
@@ -173,16 +173,15 @@ class RollOutEngine(Engine):
         request = _request(series, future, steps, seed, inputs)
         request, functions, compiles = self._functions_for(request, (feedback, num_return_sequences), loop)
         with word(COMPILING if compiles else ""):
-            if stream:  # the first at once, while the adapters that it is to use are active
+            if stream:  # the first vector is computed at once, while its adapters are active
                 vectors = _stream(functions, request, steps, loop.models.variables)
                 return itertools.chain([next(vectors)], vectors)
-            start, _, _, finish, results = functions
-            [values] = results(finish(*start(request), request), request)
-        return _finite(ops.convert_to_numpy(values)[:, :steps], 0, loop.models.variables)
+            [values] = functions.results(functions.finish(*functions.start(request), request), request)
+        return _check_finite(ops.convert_to_numpy(values)[:, :steps], 0, loop.models.variables)
 
 
 def _request(series, future, steps, seed, inputs):
-    """The `RollOutRequest` of a call, NumPy arrays, its lengths those of a bucket."""
+    """The `RollOutRequest` of a call, NumPy arrays whose lengths are rounded up to a bucket."""
     length, new = bucket(max(map(len, series))), bucket(steps)
     vectors = np.zeros((len(series), length, series[0].shape[1]), series[0].dtype)
     mask = np.zeros((len(series), length + new), "bool")
@@ -194,20 +193,19 @@ def _request(series, future, steps, seed, inputs):
 
 
 def _stream(functions, request, steps, variables):
-    """The values of one step after the other, (R, F - C)."""
-    start, pad_cache, advance, _, _ = functions
-    state, constant = start(request)
-    state = pad_cache(state, request)
+    """The values of each step, (R, F - C)."""
+    state, constant = functions.start(request)
+    state = functions.pad_cache(state, request)
     for count in range(1, steps + 1):
-        state = advance(state, constant, request, ops.convert_to_tensor(np.array(count, "int32")))
-        yield _finite(ops.convert_to_numpy(state["values"][:, count - 1 : count]), count - 1, variables)[:, 0]
+        state = functions.advance(state, constant, request, ops.convert_to_tensor(np.array(count, "int32")))
+        yield _check_finite(ops.convert_to_numpy(state["values"][:, count - 1 : count]), count - 1, variables)[:, 0]
 
 
-def _finite(values, first, variables):
-    """Forecasts (R, steps, F - C), if they are numbers; the `first` of them is that many steps after the first."""
+def _check_finite(values, first, variables):
+    """Returns forecasts (R, steps, F - C) that start `first` steps after the series, if they are numbers."""
     wrong = ~np.isfinite(values).all(axis=(0, 2))
     if wrong.any():
-        refuse_nan(variables)
+        check_finite_weights(variables)
         raise ValueError(
             f"The forecasts must be finite; received NaN or infinity at step {first + wrong.argmax() + 1}, from the "
             "model's activations or `feedback`."
@@ -220,7 +218,7 @@ def series_rows(series, width, dtype):
 
     Args:
         width: F.
-        dtype: of the model's input; the arrays are float64 for float64, else float32.
+        dtype: type of the model's input; the arrays are float64 for float64, otherwise float32.
     """
     rows = series.to_list() if hasattr(series, "to_list") else series  # a tf.RaggedTensor
     if not isinstance(rows, (list, tuple)):
@@ -243,13 +241,13 @@ def series_rows(series, width, dtype):
         if wrong.any():
             raise ValueError(
                 f"`series` must hold finite numbers; received NaN or infinity in row {row}, position {wrong.argmax()}. "
-                "Series of unequal lengths are a list of arrays without padding."
+                "Pass series of unequal lengths as a list of arrays without padding."
             )
     return [array.astype("float64" if dtype == "float64" else "float32") for array in arrays]
 
 
 def future_values(future, shape, dtype):
-    """What is known ahead, NumPy floats (B, steps, C); None where C is 0."""
+    """The known future features, NumPy floats (B, steps, C); `future` is None if C is 0."""
     if future is None and not shape[2]:
         return np.zeros(shape, dtype)
     array = None if future is None else _array("future", future)
@@ -257,7 +255,7 @@ def future_values(future, shape, dtype):
     if not is_right or not np.isfinite(array.astype("float64")).all():
         received = short_repr(future) if array is None else f"{array.dtype} of shape {array.shape}"
         raise ValueError(
-            f"`future` must be finite floats of shape {shape}, the features that are known ahead; received {received}."
+            f"`future` must be finite floats of shape {shape}, the known future features; received {received}."
         )
     return array.astype(dtype)
 

@@ -18,7 +18,7 @@ from keras_txf.ops.tensors import LOWEST
 
 @dataclasses.dataclass(frozen=True)
 class Greedy:
-    """Chooses the likeliest token; the lowest id among equals.
+    """Chooses the likeliest token; the lowest id if several are equal.
 
     For answers that must not vary: translation, extraction, code.
 
@@ -29,7 +29,7 @@ class Greedy:
     [1]
     """
 
-    max_return_sequences = 1  # all would be the same
+    max_return_sequences = 1  # all sequences would be the same
 
     def __call__(self, logits, seed):
         return ops.argmax(logits, axis=-1)
@@ -39,20 +39,20 @@ class Greedy:
 class Sampling:
     """Draws a token from softmax(logits / temperature), from all tokens or from the likelier ones.
 
-    For texts that may vary. A vocabulary has many unlikely tokens, and each would derail a text; `top_p` and `min_p`
-    drop them where the model is sure, and keep more of them where the model is unsure. The filters apply in the order
-    of the arguments, each to the tokens that the filters before it have kept. `generate` is compiled anew for another
-    `top_k`, not for another `temperature`, `top_p` or `min_p`.
+    For texts that may vary. A vocabulary has many unlikely tokens, and each would derail a text. `top_p` and `min_p`
+    drop more of them if the model is sure, and fewer if the model is unsure. The filters apply in the order of the
+    arguments, each to the tokens that the earlier filters have kept. `generate` compiles again for another `top_k`, but
+    not for another `temperature`, `top_p` or `min_p`.
 
     Args:
-        temperature: below 1 sharpens the distribution, above 1 flattens it; 0 is greedy, whatever the filters.
-        top_k: keeps this many of the likeliest tokens, and those as likely as the last of them.
-        top_p: keeps the fewest of the likeliest tokens whose probabilities sum to this, at least one; of equals the
-            lowest ids.
+        temperature: below 1 sharpens the distribution, above 1 flattens it; 0 is greedy with any filters.
+        top_k: keeps the k likeliest tokens, and the tokens that are as likely as the last of them.
+        top_p: keeps the fewest likeliest tokens whose probabilities sum to `top_p`, at least one. Of equally likely
+            tokens the lowest ids are kept.
         min_p: keeps the tokens with at least this share of the likeliest token's probability.
 
     Call arguments:
-        logits: float32 (R, V). -inf is never drawn, unless nothing else is in its row.
+        logits: float32 (R, V). A token of -inf is never drawn, unless the whole row is -inf.
         seed: a seed of `keras.random`.
 
     Returns:
@@ -96,9 +96,9 @@ class Sampling:
 
     def filtered(self, logits):
         """The logits after temperature and filters: the largest is 0, and a token that a filter drops has `LOWEST`."""
-        if self.top_k is not None:  # before the temperature: a high temperature rounds logits to equals
+        if self.top_k is not None:  # before the temperature: a high temperature rounds logits to equal values
             logits = keep_top_k(logits, self.top_k)
-        # The largest becomes 0: with a low temperature several logits would be infinite.
+        # The largest logit becomes 0: otherwise several logits would be infinite with a low temperature.
         largest, kept = ops.max(logits, axis=-1, keepdims=True), logits > LOWEST
         scaled = (ops.where(kept, logits, largest) - largest) / self.temperature
         logits = ops.where(kept, scaled, logits)
@@ -113,7 +113,7 @@ SAMPLERS = {"greedy": Greedy, "sampling": Sampling, "beam": Beam, "contrastive":
 
 
 def get_sampler(sampler, vocab_size):
-    """A sampler from its name, a search, or a function of logits, float32 (B, V), and a seed -> ids (B,)."""
+    """Returns a sampler from a name, a search, or a function of logits, float32 (B, V), and a seed -> ids (B,)."""
     if isinstance(sampler, type):
         raise ValueError(f"`sampler` must be a name, a sampler or a function; received the class {sampler.__name__}.")
     if not (callable(sampler) or hasattr(sampler, "decoding_loop")):
@@ -127,35 +127,33 @@ def get_sampler(sampler, vocab_size):
 
 
 def check_options(kind, options, known):
-    """Refuses options of a call that are none; those of a sampler with the sampler that takes them."""
+    """Raises ValueError for unknown options of a call. For an option of a sampler the message names the sampler."""
     for name, value in options.items():
-        takes = [
-            sampler for sampler in SAMPLERS.values() if name in {field.name for field in dataclasses.fields(sampler)}
-        ]
-        if name not in known and takes:
+        samplers = [cls for cls in SAMPLERS.values() if name in {field.name for field in dataclasses.fields(cls)}]
+        if name not in known and samplers:
             raise ValueError(
                 f"`{name}` is an option of a sampler, not {kind}: pass "
-                f"sampler=txf.generation.{takes[0].__name__}({name}={short_repr(value)})."
+                f"sampler=txf.generation.{samplers[0].__name__}({name}={short_repr(value)})."
             )
     checks.known_names(kind, options, known)
 
 
 def check_sequences(sampler, num_return_sequences):
-    """How many sequences for each prompt; refuses more than the sampler can find."""
+    """Returns the number of sequences for each prompt. Raises ValueError if it exceeds the sampler's maximum."""
     if num_return_sequences is None:
         return 1
     num_return_sequences = checks.positive_integer("num_return_sequences", num_return_sequences)
     most = getattr(sampler, "max_return_sequences", num_return_sequences)
     if num_return_sequences > most:
         raise ValueError(
-            f"`num_return_sequences` must be at most {most} with {sampler}: it finds no more that differ; "
+            f"`num_return_sequences` must be at most {most} with {sampler}, which finds no more different sequences; "
             f"received {num_return_sequences}."
         )
     return num_return_sequences
 
 
 def check_stream(sampler, padded, return_scores):
-    """Refuses the options that do not go with a stream of tokens."""
+    """Raises ValueError for options that do not work with a stream of tokens."""
     if not getattr(sampler, "can_stream", True):
         raise ValueError("`stream` does not go with a beam search, which knows its tokens at the end.")
     if return_scores or not padded:
@@ -163,9 +161,9 @@ def check_stream(sampler, padded, return_scores):
 
 
 def check_stop_strings(sampler, strings):
-    """Refuses stop strings, a list, with a search whose texts are known at its end."""
+    """Raises ValueError for stop strings, a list, with a search that knows its texts only at its end."""
     if strings and not getattr(sampler, "can_stream", True):
         raise ValueError(
-            "`stop_strings` does not go with a beam search, whose texts are known at its end: pass stop_strings=(), or "
-            f'another sampler such as sampler="greedy"; received {short_repr(strings)}.'
+            "`stop_strings` does not go with a beam search, which knows its texts at the end: pass stop_strings=(), "
+            f'or another sampler such as sampler="greedy"; received {short_repr(strings)}.'
         )

@@ -7,14 +7,14 @@ import numpy as np
 
 from keras_txf.checks import short_repr
 
-REPLACEMENT = "\ufffd"  # what bytes that are no character decode to
+REPLACEMENT = "\ufffd"  # the character that invalid bytes decode to
 
 
 class StopStrings:
     """Finds stop strings in the texts of rows.
 
-    The texts are decoded outside of the compiled loop, by the tokenizer itself: its rules for blanks, bytes and special
-    tokens hold. A row ends with the first token after which its text holds a stop string.
+    The tokenizer decodes the texts outside the compiled loop, so its rules for blanks, bytes and special tokens hold. A
+    row ends with the first token after which its text holds a stop string.
 
     Args:
         strings: the stop strings, a list.
@@ -29,37 +29,36 @@ class StopStrings:
 
         Args:
             tokens: int (R, n), -1 after the end.
-            seen: how many columns an earlier call has had.
+            seen: how many columns an earlier call has checked.
         """
         counts = (tokens >= 0).sum(axis=1)
         ends = np.zeros(len(tokens), int)
         rows = [row for row in range(len(tokens)) if counts[row] > seen]
-        places = [
+        candidates = [
             (row, count)
             for row, stops in zip(rows, self._hold_stops(tokens, [(row, counts[row]) for row in rows]))
             if stops
             for count in range(counts[row], seen, -1)
         ]
-        for (row, count), stops in zip(places, self._hold_stops(tokens, places)):
-            ends[row] = count if stops else ends[row]  # the first token comes last
+        for (row, count), stops in zip(candidates, self._hold_stops(tokens, candidates)):
+            ends[row] = count if stops else ends[row]  # the smallest count comes last
         return ends
 
-    def _hold_stops(self, tokens, places):
+    def _hold_stops(self, tokens, starts):
         """Whether the text of the first tokens of a row holds a stop string, for pairs of row and number of tokens."""
-        if not places:
+        if not starts:
             return []
-        texts = self.texts([row for row, _ in places], [tokens[row, :count].tolist() for row, count in places])
+        texts = self.texts([row for row, _ in starts], [tokens[row, :count].tolist() for row, count in starts])
         return [before_stop(text, self.strings) != text for text in texts]
 
 
 def before_stop(text, strings):
     """The text before the first stop string."""
-    places = [text.find(string) for string in strings]
-    return text[: min((place for place in places if place >= 0), default=len(text))]
+    return text[: min((text.find(string) for string in strings if string in text), default=len(text))]
 
 
 def before_open_stop(text, strings):
-    """The text without an end that a stop string may begin with."""
+    """The text without its longest end that is the start of a stop string."""
     longest = max(map(len, strings), default=1) - 1
     ends = [text[len(text) - length :] for length in range(min(longest, len(text)), 0, -1)]
     return text.removesuffix(next((end for end in ends if any(s.startswith(end) for s in strings)), ""))
@@ -68,11 +67,11 @@ def before_open_stop(text, strings):
 def string_list(stop_strings):
     """Stop strings as a list, from one, several or None."""
     strings = [stop_strings] if isinstance(stop_strings, str) else [] if stop_strings is None else stop_strings
-    right = isinstance(strings, (list, tuple)) and all(isinstance(s, str) and s for s in strings)
-    if not right or any(REPLACEMENT in s or s.encode("utf-8", "replace").decode() != s for s in strings):
+    is_list = isinstance(strings, (list, tuple)) and all(isinstance(s, str) and s for s in strings)
+    if not is_list or any(REPLACEMENT in s or s.encode("utf-8", "replace").decode() != s for s in strings):
         raise ValueError(
             "`stop_strings` must be a string or a list of strings, none of them empty or with U+FFFD, which stands for "
-            f"bytes that are no character; received {short_repr(stop_strings)}."
+            f"invalid bytes; received {short_repr(stop_strings)}."
         )
     return list(strings)
 
@@ -97,16 +96,15 @@ def stop_strings_of(stop_strings, tokenizer):
     if not strings:
         return None
     if tokenizer is None:
-        raise ValueError("`tokenizer` must be given where `stop_strings` are, to read the text; received None.")
+        raise ValueError("`tokenizer` must be given with `stop_strings`, to read the text; received None.")
     known = getattr(tokenizer, "vocab_size", float("inf"))
-
     batched = detokenize is not tokenizer  # the tokenizers of `txf.text` take many rows at once
 
     def texts(_, rows):
         rows = [[token for token in row if token < known] for row in rows]
-        found = detokenize(rows) if batched else [detokenize(row) for row in rows]
-        if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-            raise ValueError(f"`tokenizer` must return a string for a list of ids; received {short_repr(found)}.")
-        return found
+        decoded = detokenize(rows) if batched else [detokenize(row) for row in rows]
+        if not isinstance(decoded, list) or not all(isinstance(text, str) for text in decoded):
+            raise ValueError(f"`tokenizer` must return a string for a list of ids; received {short_repr(decoded)}.")
+        return decoded
 
     return StopStrings(strings, texts)

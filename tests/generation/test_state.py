@@ -1,4 +1,4 @@
-"""A state goes from call to call: the answers are those to all tokens, and only new tokens are read."""
+"""With a state a call reads only new tokens, and the answers equal those of a call with all tokens."""
 
 import keras
 import numpy as np
@@ -60,7 +60,7 @@ def test_random_models_go_on_from_a_state(uncompiled, request):
 
 
 def test_generated_padding_stays_a_token():
-    """The answer goes on as in one call, also of a recurrence, which has read the padding token."""
+    """The answer continues as in one call, also for a recurrence, which has read the padding token."""
     model = generator(position="rotary", attention=[txf.layers.GatedDeltaNet(2, 8), None])
     forced = txf.generation.ForcedTokens
     whole = model.generate(PROMPTS, 5, processors=[forced({0: 4, 1: 0, 2: 9})], return_scores=True)
@@ -84,13 +84,13 @@ def test_a_state_draws_as_all_tokens_do():
         ({"sampler": "beam", "return_state": True}, "chooses token by token"),
         ({"stream": True, "return_state": True}, "`return_state` does not go with `stream`"),
         ({"state": 3}, r"`state` must be the state that `generate\(..., return_state=True\)` returns; received 3"),
-        ({"state": "other"}, "that of the same model"),
+        ({"state": "other"}, "come from the same model"),
         ({"state": "own", "prompts": [[5]] * 4}, "one row for each of the 4 prompts"),
         ({"state": "own", "inputs": {}}, "`inputs` does not go with `state`"),
         ({"state": "own", "max_new_tokens": 80}, "max_length=40"),
     ],
 )
-def test_what_does_not_go_with_a_state_is_refused(options, message):
+def test_options_that_do_not_go_with_a_state_raise_errors(options, message):
     model, other = generator(max_length=40), generator(max_length=40)
     states = {
         name: each.generate(PROMPTS, 2, return_state=True).state for name, each in (("own", model), ("other", other))

@@ -89,7 +89,7 @@ def test_bad_stop_strings(options, message):
 
 
 @pytest.mark.parametrize("options, message", [
-    (dict(stop_strings="a"), "`tokenizer` must be given where `stop_strings` are"),
+    (dict(stop_strings="a"), "`tokenizer` must be given with `stop_strings`"),
     (dict(tokenizer=txf.text.ByteTokenizer), "`tokenizer` must be a tokenizer"), (dict(tokenizer=3), "received 3"),
     (dict(stop_strings="a", tokenizer=list), "`tokenizer` must be"),
     (dict(stop_strings="a", tokenizer=lambda ids: ids), "`tokenizer` must return a string"),

@@ -19,16 +19,16 @@ from keras_txf.layers.caches import Cache
 from keras_txf.ops.tensors import swap_heads
 from keras_txf.ops.masks import combine_masks
 
-CONTEXT = "context_"  # before the names of the second cache in a memory of two
+CONTEXT = "context_"  # prefix of the names of the second cache in a memory with two caches
 
 
 class CachedPart(Part):
-    """A call of a layer that mixes positions: it takes a `cache`, a `context_cache` or both, or Keras wrote it.
+    """A call of a layer that mixes positions. The layer takes `cache`, `context_cache` or both, or is a Keras layer.
 
     Args:
         new_context: whether the layer attends to a context that is made of the new tokens.
-        read: function of the layer, the arguments of its call and a `Cache` that returns the outputs of a layer of
-            Keras' own; None: the layer takes the cache itself.
+        read: function of the layer, the arguments of its call and a `Cache` that returns the outputs of a Keras layer;
+            None if the layer takes the cache itself.
     """
 
     reads_positions = True
@@ -54,15 +54,15 @@ class CachedPart(Part):
         return symbols_in([x for name, x in self.arguments.items() if name not in self.of_prompts])
 
     def slots(self, columns, width, tokens=1):
-        found = {}
+        axes = {}
         if self.attends_to_itself:
             slots = cache_slots(self.window, width, columns, tokens) if self.kind.keeps_all else self.kind.slot_count()
-            found = {**dict.fromkeys(self.kind.names(), (2, slots)), "mask": (1, columns)}
+            axes = {**dict.fromkeys(self.kind.names(), (2, slots)), "mask": (1, columns)}
         if self.new_context:
             slots = columns if self.kind.keeps_all else self.kind.slot_count()
-            found |= {**dict.fromkeys([CONTEXT + name for name in self.kind.names()], (2, slots))}
-            found[CONTEXT + "mask"] = (1, columns)
-        return found
+            axes |= dict.fromkeys([CONTEXT + name for name in self.kind.names()], (2, slots))
+            axes[CONTEXT + "mask"] = (1, columns)
+        return axes
 
     def move(self, memory, shift, last, columns, width, tokens):
         moved = dict(memory)
@@ -74,53 +74,51 @@ class CachedPart(Part):
 
     def run(self, values, layout, memory, known):
         skipped = () if layout.is_prompt else self.of_prompts
-        given = with_values({k: v for k, v in self.arguments.items() if k not in skipped}, values)
-        inputs, mask = given[self.first], given.pop("mask", None)
+        arguments = with_values({k: v for k, v in self.arguments.items() if k not in skipped}, values)
+        inputs, mask = arguments[self.first], arguments.pop("mask", None)
         passed_on = mask_of(inputs) if mask is None else mask
         mask = passed_on if self.takes_mask else None
-        context_mask = given.pop("context_mask", None)
-        given.pop(f"{self.first}_mask", None)
-        caches, own, of_context = {}, None, None
+        context_mask = arguments.pop("context_mask", None)
+        arguments.pop(f"{self.first}_mask", None)
+        caches, cache, context_cache = {}, None, None
         if self.new_context:
-            of_context = self._cache_of_new_context(given["context"], context_mask, layout, memory)
+            context_cache = self._cache_of_new_context(arguments["context"], context_mask, layout, memory)
         elif self.context is not None:
             if layout.is_prompt:
-                self._project(given.pop("context"), context_mask, known)
-            of_context = _context_cache(known)
-        if of_context is not None:
-            caches["context_cache" if self.attends_to_itself else "cache"] = of_context
+                self._project(arguments.pop("context"), context_mask, known)
+            context_cache = _context_cache(known)
+        if context_cache is not None:
+            caches["context_cache" if self.attends_to_itself else "cache"] = context_cache
         if self.attends_to_itself:
             allowed = None if layout.owns(mask) else mask
-            masked = {read_attention: given.values(), read_hub_block: [inputs]}.get(self.read, ())
+            masked = {read_attention: arguments.values(), read_hub_block: [inputs]}.get(self.read, ())
             if not all(layout.owns(mask_of(x)) for x in masked if ops.is_tensor(x)):
                 raise ValueError(
                     f"`model` must have no masks by hand before its layer {short_repr(self.layer.name)}: in this "
-                    "attention a token that is masked attends to later ones. `txf.layers.MultiHeadSelfAttention` "
-                    "decodes."
+                    "attention a masked token attends to later tokens. `txf.layers.MultiHeadSelfAttention` decodes."
                 )
-            ours = {name: x for name, x in memory.items() if not (self.new_context and name.startswith(CONTEXT))}
-            caches["cache"] = own = layout.cache(ours, self.window, self.prefix, allowed, self.kind)
-            memory.update(ours)
-        outputs = self._call(given, inputs, caches)
-        if own is not None:
-            self._remember(own, memory)
+            stored = {name: x for name, x in memory.items() if not (self.new_context and name.startswith(CONTEXT))}
+            caches["cache"] = cache = layout.cache(stored, self.window, self.prefix, allowed, self.kind)
+            memory.update(stored)
+        outputs = self._call(arguments, inputs, caches)
+        if cache is not None:
+            self._remember(cache, memory)
         if self.new_context:
-            self._remember(of_context, memory, CONTEXT)
+            self._remember(context_cache, memory, CONTEXT)
         values.update(zip(self.call.outputs, outputs))
-        if passed_on is not None and getattr(
-            self.layer, "supports_masking", False
-        ):  # as Keras does after a call with the mask
+        # As Keras does after a call with the mask.
+        if passed_on is not None and getattr(self.layer, "supports_masking", False):
             for x, mask in zip(outputs, keras.tree.flatten(self.layer.compute_mask(inputs, passed_on))):
                 set_mask(x, mask)
 
-    def _call(self, given, inputs, caches):
+    def _call(self, arguments, inputs, caches):
         if self.read is not None:
-            return [self.read(self.layer, given, caches["cache"])]
-        masked = {id(x): (x, mask_of(x)) for x in (inputs, given["context"] if self.new_context else inputs)}
+            return [self.read(self.layer, arguments, caches["cache"])]
+        masked = {id(x): (x, mask_of(x)) for x in (inputs, arguments["context"] if self.new_context else inputs)}
         for x, _ in masked.values():
             drop_mask(x)
-        outputs = call_operation(self.layer, (), {**given, **caches})
-        for x, mask in masked.values():  # for the other layers that read the tensor
+        outputs = call_operation(self.layer, (), {**arguments, **caches})
+        for x, mask in masked.values():  # other layers read the same tensor
             set_mask(x, mask)
         return outputs
 
@@ -143,13 +141,13 @@ class CachedPart(Part):
             known["context_mask"] = mask
 
     def _cache_of_new_context(self, context, mask, layout, memory):
-        """The `Cache` of a context whose vectors are those of the new tokens."""
+        """The `Cache` of a context that is made of the new tokens."""
         mask = mask_of(context) if mask is None else mask
         reader = getattr(self.layer, "cross_attention_layer", self.layer)
         allowed = None if layout.owns(mask) or "context_mask" not in call_parameters(type(reader)) else mask
-        ours = {name.removeprefix(CONTEXT): x for name, x in memory.items() if name.startswith(CONTEXT)}
-        cache = layout.cache(ours, None, self.prefix, allowed, self.kind)
-        memory.update({CONTEXT + name: x for name, x in ours.items()})
+        stored = {name.removeprefix(CONTEXT): x for name, x in memory.items() if name.startswith(CONTEXT)}
+        cache = layout.cache(stored, None, self.prefix, allowed, self.kind)
+        memory.update({CONTEXT + name: x for name, x in stored.items()})
         return cache
 
 
@@ -163,7 +161,7 @@ def _context_cache(known):
 
 
 def attends_to_itself(layer):
-    """Whether the layer's `cache` holds its own tokens; with `context` and no `context_cache` it holds the context."""
+    """Whether the layer's `cache` holds its own tokens. With `context` and no `context_cache` it holds the context."""
     parameters = call_parameters(type(layer))
     return "context" not in parameters or "context_cache" in parameters
 

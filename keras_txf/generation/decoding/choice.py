@@ -1,4 +1,4 @@
-"""make_part: which kind of part a call of a graph is, or why it cannot decode.
+"""make_part: chooses the class of part for a call of a graph, or says why the call cannot decode.
 
 Legend: see `layout`.
 """
@@ -24,11 +24,11 @@ def make_part(call, name, prefixes, new):
 
     Args:
         call: a `GraphCall` with a new tensor among its arguments.
-        name: of its own.
-        prefixes: dict of Symbol -> the number of vectors before the tokens, where it is not 0.
+        name: unique name of the part.
+        prefixes: dict of Symbol -> the number of vectors before the tokens, if it is not 0.
         new: set of the Symbols that depend on new tokens.
     """
-    operation, found = call.operation, {prefixes.get(x, 0) for x in call.inputs if x in new}
+    operation, lengths = call.operation, {prefixes.get(x, 0) for x in call.inputs if x in new}
     if _joins_prefix(call, new):
         before = call.args[0][:-1]
         for x in before:
@@ -37,13 +37,13 @@ def make_part(call, name, prefixes, new):
                     f"`model` must know the length of the prefix that its layer {short_repr(operation.name)} puts "
                     f"before the tokens; received vectors of shape {x.shape}."
                 )
-        return PrefixPart(call, name, found.pop() + sum(x.shape[1] for x in before))
-    if len(found) > 1:
+        return PrefixPart(call, name, lengths.pop() + sum(x.shape[1] for x in before))
+    if len(lengths) > 1:
         raise ValueError(
-            f"`model` must not bring together tokens with a prefix and tokens without; its layer "
+            f"`model` must not combine tokens with a prefix and tokens without; its layer "
             f"{short_repr(operation.name)} does."
         )
-    prefix = found.pop()
+    prefix = lengths.pop()
     if prefix and sequence_start(operation, call.args, call.kwargs) == prefix:
         return CutPart(call, name, prefix)
     if isinstance(operation, keras.layers.Layer):
@@ -63,7 +63,7 @@ def make_part(call, name, prefixes, new):
 
 
 def _counts(operation, call):
-    """Whether an embedding counts the tokens itself: its positions are not given."""
+    """Whether an embedding counts the tokens itself: its call has no `positions`."""
     if arguments_of(call).get("positions") is not None:
         return False
     if isinstance(operation, PositionalEmbedding):
@@ -92,7 +92,7 @@ def _joins_prefix(call, new):
 
 
 def _check(call, layer, new):
-    """Refuses an attention that decoding cannot call with a cache."""
+    """Raises ValueError for an attention that decoding cannot call with a cache."""
     arguments = arguments_of(call)
     if attends_to_itself(layer) and getattr(layer, "causal", True) is False:
         raise ValueError(
@@ -107,14 +107,14 @@ def _check(call, layer, new):
     for name in OF_ALL_POSITIONS:
         if arguments.get(name) in new:
             raise ValueError(
-                f"`model` must make `{name}` of {short_repr(layer.name)} without the new tokens: it is that of "
-                "all positions, those to come too."
+                f"`model` must make `{name}` of {short_repr(layer.name)} without the new tokens: it covers all "
+                "positions, future ones too."
             )
     _check_positions(layer, arguments.get("positions"), new)
 
 
 def _has_new_context(call, layer, new):
-    """Whether a layer attends to a context that is made of the new tokens, as only a causal layer can."""
+    """Whether a layer attends to a context that is made of the new tokens. Such a layer must be causal."""
     is_new = any(x in new for x in keras.tree.flatten(arguments_of(call).get("context")))
     reader = getattr(layer, "cross_attention_layer", layer)
     causal = getattr(reader, "causal", False)

@@ -1,7 +1,7 @@
-"""GraphDecoder: reads a prompt, then one token after the other, through the graph of a functional model.
+"""GraphDecoder: reads a prompt, then one token after another, through the graph of a functional model.
 
-The graph is interpreted on values: what does not depend on the new tokens, such as an encoder, is computed once; each
-other call runs as the graph says, with all of its arguments. Attention gets a cache beside them, and an embedding that
+The graph is interpreted on values. Calls that do not depend on the new tokens, such as an encoder, run once. Every
+other call runs as in the graph, with all its arguments. Attention gets a cache in addition, and an embedding that
 counts tokens gets positions.
 
 Legend: see `layout`; R rows, S source length, V vocabulary.
@@ -42,28 +42,38 @@ class GraphDecoder:
     Args:
         model: a functional model.
         width: W, how many tokens of each sequence a step reads.
-        return_hidden_states: whether prompts and steps also return what the logits are made of.
-        kind: a subclass of `Cache`, of the layers that attend to the new tokens; one that drops tokens, of those
-            without a window.
+        return_hidden_states: whether prompts and steps also return the hidden states that the logits are made of.
+        kind: a subclass of `Cache` for the layers that attend to the new tokens. A kind that drops tokens is used only
+            in layers without a window.
     """
 
     def __init__(self, model, width=1, return_hidden_states=False, kind=Cache):
-        # Without the model itself: the loops of a model that is gone must go too.
+        # No reference to the model itself: the loops must be freed with their model.
         self.width, self.return_hidden_states = width, return_hidden_states
         self.variables, self.ids_name = model.variables, target_name(model)
         self.feature_masks = {mask: name for mask, name in masks_of_inputs(model).items() if name != self.ids_name}
         symbols, calls, outputs = flat_graph(model)
-        places = {id(tensor): symbol for tensor, symbol in zip(model.inputs, symbols)}
-        self.inputs = {name: places[id(tensor)] for name, tensor in inputs_by_name(model).items()}
+        by_tensor = {id(tensor): symbol for tensor, symbol in zip(model.inputs, symbols)}
+        self.inputs = {name: by_tensor[id(tensor)] for name, tensor in inputs_by_name(model).items()}
         self.ids = self.inputs[self.ids_name]
         self.logits = logits_of(outputs)
-        calls = needed_calls(calls, self.logits)
-        new, prefixes, names = {self.ids}, {}, {}
-        ids, pad_id = {self.ids}, token_input(model, self.ids_name).pad_id
+        self._make_parts(needed_calls(calls, self.logits), token_input(model, self.ids_name).pad_id)
+        padding = {x for part in self.parts if isinstance(part, PaddingPart) for x in part.call.outputs}
+        for part in self.parts:
+            check_part(part, self.new, padding, self.logits.shape[-1])
+            if isinstance(part, CachedPart) and (kind.keeps_all or part.window is None):
+                part.kind = kind
+        self.hidden = self._hidden_states()
+        self.tail = self._tail()
+
+    def _make_parts(self, calls, pad_id):
+        """Sorts calls into constant calls, which run once, and parts, which read the tokens of each layout."""
         self.constant_calls, self.parts = [], []
-        of_prompts = set()  # what no step reads, made after the constants
+        self.new, self.prefixes = {self.ids}, {}
+        names, ids = {}, {self.ids}
+        of_prompts = set()  # Symbols that no step reads, made after the constants
         for call in calls:
-            is_new, is_of_prompts = (not known.isdisjoint(call.inputs) for known in (new, of_prompts))
+            is_new, is_of_prompts = (not symbols.isdisjoint(call.inputs) for symbols in (self.new, of_prompts))
             if not is_new and not is_of_prompts:
                 self.constant_calls.append(call)
                 continue
@@ -76,19 +86,11 @@ class GraphDecoder:
             elif finds_padding(call, ids, pad_id):
                 part = PaddingPart(call, name, 0)
             else:
-                part = make_part(call, name, prefixes, new)
-            (of_prompts if isinstance(part, PromptPart) else new).update(call.outputs)
-            behind = 0 if isinstance(part, CutPart) else part.prefix
-            prefixes.update((x, behind) for x in call.outputs if behind)
+                part = make_part(call, name, self.prefixes, self.new)
+            (of_prompts if isinstance(part, PromptPart) else self.new).update(call.outputs)
+            prefix = 0 if isinstance(part, CutPart) else part.prefix
+            self.prefixes.update((x, prefix) for x in call.outputs if prefix)
             self.parts.append(part)
-        self.new, self.prefixes = new, prefixes
-        padding = {x for part in self.parts if isinstance(part, PaddingPart) for x in part.call.outputs}
-        for part in self.parts:
-            check_part(part, new, padding, self.logits.shape[-1])
-            if isinstance(part, CachedPart) and (kind.keeps_all or part.window is None):
-                part.kind = kind
-        self.hidden = self._hidden_states()
-        self.tail = self._tail()
 
     def _hidden_states(self):
         """The Symbol of the input of the layer that makes the logits."""
@@ -104,7 +106,7 @@ class GraphDecoder:
         return symbol
 
     def _tail(self):
-        """The last parts, which no attention and no hidden state depends on: they read the last column alone."""
+        """The last parts: no attention and no hidden state depends on them, so they read only the last column."""
         needed, tail = {self.hidden} if self.return_hidden_states else set(), set()
         for part in reversed(self.parts):
             if part.reads_positions or isinstance(part, PrefixPart) or needed & set(part.call.outputs):
@@ -117,13 +119,13 @@ class GraphDecoder:
         """Reads prompts.
 
         Args:
-            inputs: dict of the model's inputs, of which the ids are int (B, P), or a series float (B, P, F), and of the
-                masks of float vectors.
+            inputs: dict of the model's inputs and of the masks of float vectors. The ids are int (B, P), or a series
+                float (B, P, F).
             attention_mask: bool (B, P), True at real tokens.
 
         Returns:
-            A dict of `logits` (B, V) of the next token and maybe `hidden_states` (B, P, D); the memory, a dict of dicts
-            of tensors by the names of the parts; and what all steps read, of the same kind.
+            A dict of `logits` (B, V) of the next token and perhaps `hidden_states` (B, P, D); the cache, a dict of
+            dicts of tensors by the names of the parts; and the constants of all steps, in the same form.
         """
         values = {symbol: entered(inputs[name], symbol) for name, symbol in self.inputs.items()}
         for name, vectors in self.feature_masks.items():
@@ -146,14 +148,14 @@ class GraphDecoder:
         """Reads W tokens of each row.
 
         Args:
-            ids: int (R, W), or of a series float (R, W, F).
-            attention_mask: bool (R, W, L), True at the columns that each token may attend to, its own too.
+            ids: int (R, W), or a series float (R, W, F).
+            attention_mask: bool (R, W, L), True at the columns that each token may attend to, its own column too.
             column: int scalar, the first column that the step writes.
             prompt_length: P, an integer or a scalar tensor.
-            cache, constant: what `prefill` or the last step returned.
+            cache, constant: the results of `prefill` or of the last step.
 
         Returns:
-            A dict of `logits` (R, W, V) and maybe `hidden_states` (R, W, D), and the new cache.
+            A dict of `logits` (R, W, V) and perhaps `hidden_states` (R, W, D), and the new cache.
         """
         layout = StepLayout(attention_mask, column, prompt_length)
         outputs, cache, _ = self._read(self._values(ids, constant), layout, None, cache, constant)
@@ -165,22 +167,22 @@ class GraphDecoder:
 
         Args:
             ids: int (R, T).
-            real: bool (R, L), True at the real columns, those of the new tokens too.
+            real: bool (R, L), True at the real columns, also at the real new tokens.
             new: bool (R, T), True at the new tokens that are real.
-            column: int scalar, the first column that the tokens have.
+            column: int scalar, the first column of the tokens.
             cache, constant: see `step`.
-            keeps: whether tokens that were read before may lie in the columns of padding among the new ones.
-            last: whether the logits are those of the last column alone.
+            keeps: whether earlier tokens may lie in the columns of padding among the new tokens.
+            last: whether to return the logits of the last column only.
 
         Returns:
-            A dict of `logits` (R, T or 1, V) and maybe `hidden_states` (R, T, D), and the new cache.
+            A dict of `logits` (R, T or 1, V) and perhaps `hidden_states` (R, T, D), and the new cache.
         """
         layout, of_last = OrderedLayout(real, new, column, keeps), new[:, -1:] if last else None
         outputs, cache, _ = self._read(self._values(ids, constant), layout, of_last, cache, constant)
         return outputs, cache
 
     def _values(self, ids, constant):
-        """Tensors by Symbol: new ids, and what the prompt gave to all steps."""
+        """Tensors by Symbol: the new ids, and the constants of all steps."""
         values = {self.ids: entered(ids, self.ids)}
         for i, symbol in enumerate(self._constants):
             values[symbol] = constant[f"constant_{i}"]["value"]
@@ -191,10 +193,11 @@ class GraphDecoder:
         """Runs all parts on the tokens of a layout.
 
         Args:
-            last: bool (B, 1), which rows are real in the last column, to which the tail is limited; None: it is not.
+            last: bool (B, 1), which rows are real in the last column: the tail reads only this column. None if the tail
+                reads all columns.
 
         Returns:
-            A dict of `logits` and maybe `hidden_states`, the new cache, and constants.
+            A dict of `logits` and perhaps `hidden_states`, the new cache, and constants.
         """
         cache, constant, of_last = dict(cache), dict(constant), {}
         last = None if last is None else PromptLayout(last, self.width, is_last=True)
@@ -216,18 +219,18 @@ class GraphDecoder:
         """Runs a part with its share of the memory."""
         memory, known = dict(cache.get(part.name, {})), dict(constant.get(part.name, {}))
         part.run(values, layout, memory, known)
-        for whole, own in ((cache, memory), (constant, known)):
-            if own:
-                whole[part.name] = own
+        if memory:
+            cache[part.name] = memory
+        if known:
+            constant[part.name] = known
 
     @property
     def _constants(self):
         """The Symbols that steps read and that do not depend on new tokens."""
-        found = (x for part in self.parts for x in part.constants if x not in self.new)
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(x for part in self.parts for x in part.constants if x not in self.new))
 
     def pad(self, cache, columns):
-        """The memory with slots for L columns; a prompt's has those of the prompt alone."""
+        """The cache with slots for L columns; the cache of a prompt has only the slots of the prompt."""
         padded = {name: dict(memory) for name, memory in cache.items()}
         for part in self.parts:
             memory = padded.get(part.name, {})
@@ -240,15 +243,15 @@ class GraphDecoder:
         return padded
 
     def has_states(self, cache):
-        """Whether a memory holds what a recurrence carries from token to token, which no later token takes back."""
+        """Whether a cache holds the state of a recurrence, from which no token can be removed."""
         return any(set(cache.get(part.name, {})) - set(part.slots(1, 1)) for part in self.parts)
 
     def move(self, cache, shift, last, columns, tokens):
-        """The memory with slots for L columns, in which the tokens of each row stand further to the right.
+        """The cache with slots for L columns, with the tokens of each row moved to the right.
 
         Args:
-            shift: int (R,), by how many columns.
-            last: int scalar, the last of the columns that are read next.
+            shift: int (R,), the number of columns by which the tokens of a row move.
+            last: int scalar, the last column that is read next.
             columns: L.
             tokens: how many columns are read next.
         """
@@ -256,11 +259,11 @@ class GraphDecoder:
         for part in self.parts:
             more = PromptLayout.columns_of(self, part.prefix)
             if part.name in cache:
-                own = cache[part.name]
-                moved[part.name] = part.move(own, shift, last + more, columns + more, self.width, tokens)
+                memory = cache[part.name]
+                moved[part.name] = part.move(memory, shift, last + more, columns + more, self.width, tokens)
         return moved
 
-    # What the loops of `generate` call.
+    # The methods that the loops of `generate` call.
 
     def run_prefill(self, request, repeats=1):
         """Reads the prompts of a request; each row of the cache and of the constants comes `repeats` times."""
@@ -275,7 +278,7 @@ class GraphDecoder:
         return outputs, cache, constant
 
     def _continue(self, request):
-        """Reads what follows the tokens of a state that the caller has kept."""
+        """Reads the prompt tokens that are not in the state of an earlier call."""
         state, columns = request.state, ops.shape(request.attention_mask)[1]
         new = state["new"]
         tokens, constant = new.shape[1], state["constant"]

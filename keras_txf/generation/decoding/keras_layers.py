@@ -1,6 +1,6 @@
-"""How Keras' own causal layers read a prompt and a step with a `Cache`: recurrences, convolutions, attention and sums.
+"""Reads prompts and steps through Keras' own causal layers, with a `Cache`: recurrences, convolutions, attention, sums.
 
-Legend: B batch, T new tokens, D width of the inputs, H columns that a convolution looks back.
+Legend: B batch, T new tokens, D width of the inputs, H earlier columns that a convolution reads.
 """
 
 import keras
@@ -21,20 +21,20 @@ HUB_REFUSED = (
 
 
 def keras_reader(call, new):
-    """Returns the function that reads tokens through a causal layer or operation of Keras' own, or None for another.
+    """Returns the function that reads tokens through a causal layer or operation of Keras, None for any other call.
 
     Args:
         call: a `GraphCall`.
         new: set of the Symbols that depend on new tokens.
 
     Raises:
-        ValueError: an option with which the layer is not causal, or has no state to go on from.
+        ValueError: an option with which the layer is not causal, or has no state to continue from.
     """
     layer, arguments = call.operation, arguments_of(call)
     if type(layer).__name__ == "Cumsum":
         return read_sums if layer.axis in (1, 1 - len(call.inputs[0].shape)) else None
     if {"self_attention_cache", "cross_attention_cache"} <= call_parameters(type(layer)).keys():
-        _refuse(layer, arguments, HUB_REFUSED)
+        _check_absent(layer, arguments, HUB_REFUSED)
         if arguments.get("use_causal_mask", True) is not True or arguments.get("encoder_sequence") in new:
             return None
         return read_hub_block
@@ -50,12 +50,12 @@ def keras_reader(call, new):
         _check_options(layer, strides=(1,))
         return read_convolution
     if type(layer) in KERAS_ATTENTION and arguments.get("use_causal_mask") and arguments["value"] in new:
-        _refuse(layer, arguments, ("attention_mask", "return_attention_scores"))
+        _check_absent(layer, arguments, ("attention_mask", "return_attention_scores"))
         return read_attention
     return None
 
 
-def _refuse(layer, arguments, names):
+def _check_absent(layer, arguments, names):
     for name in names:
         if arguments.get(name) is not None and arguments[name] is not False:
             raise ValueError(
@@ -73,7 +73,7 @@ def read_sums(operation, arguments, cache):
     sums = operation(x)
     sums = sums + cache.read_state("sum", ops.zeros_like(sums[:, 0]))[:, None]
     cache.write_state("sum", sums[:, -1])
-    if mask is not None:  # and has the sum of the first token, so that a count minus 1 stays in a table of positions
+    if mask is not None:  # padding gets the sum of the first token: a count minus 1 must stay in a table of positions
         first = ops.argmax(ops.cast(mask, "int32"), axis=1, keepdims=True)
         sums = ops.where(mask, sums, ops.take_along_axis(sums, first, axis=1))
     return cache.join(sums)
@@ -81,11 +81,11 @@ def read_sums(operation, arguments, cache):
 
 def _check_options(layer, **options):
     for option, value in options.items():
-        own = getattr(layer, option)
-        if own != value:
+        actual = getattr(layer, option)
+        if actual != value:
             raise ValueError(
                 f"`model` must have {type(layer).__name__} layers with {option}={value}; its layer "
-                f"{short_repr(layer.name)} has {option}={own}."
+                f"{short_repr(layer.name)} has {option}={actual}."
             )
 
 
@@ -96,7 +96,7 @@ def read_recurrence(layer, arguments, cache):
     initial = layer.get_initial_state(batch_size=ops.shape(x)[0]) if initial is None else initial
     initial = list(initial) if isinstance(initial, (list, tuple)) else [initial]
     flat = [cache.read_state(f"state_{i}", state) for i, state in enumerate(keras.tree.flatten(initial))]
-    states = keras.tree.pack_sequence_as(initial, flat)  # those of stacked cells are nested
+    states = keras.tree.pack_sequence_as(initial, flat)  # stacked cells have nested states
     mask = None if mask is None else cache.split(mask)
     outputs, new = read_sequence(layer, x, states, mask)
     for i, state in enumerate(keras.tree.flatten(new)):
@@ -110,7 +110,7 @@ def read_recurrence(layer, arguments, cache):
 
 
 def read_convolution(layer, arguments, cache):
-    """Returns the outputs of a convolution, whose state is the inputs that it looks back at, (B, H, D)."""
+    """Returns the outputs of a convolution. Its state is the last inputs, (B, H, D)."""
     x = cache.split(next(iter(arguments.values())))
     length = (layer.kernel_size[0] - 1) * layer.dilation_rate[0]
     return cache.join(layer(cache.look_back("inputs", x, length))[:, length:])
@@ -126,7 +126,7 @@ def read_attention(layer, arguments, cache):
 def read_hub_block(layer, arguments, cache):
     """Returns the outputs of a `TransformerDecoder` of KerasHub, (B, T, D), which keeps keys and values in one tensor.
 
-    The block projects a context anew at each step: next to a cache of its own tokens it takes no other.
+    The block projects the context again at each step: with a self-attention cache it accepts no projected context.
     """
     x = ops.copy(arguments["decoder_sequence"])  # without its Keras mask, which `cache.attention_mask` holds
     (batch, length, dim), context, is_prompt = ops.shape(x), arguments.get("encoder_sequence"), cache.key is None
@@ -135,18 +135,18 @@ def read_hub_block(layer, arguments, cache):
     known = empty if is_prompt else ops.stack(cache.read(), axis=1)
     if is_prompt:
         slot = 0
-    elif len(slot.shape) == 2:  # the tokens take scattered slots: the block reads them after the others
+    elif len(slot.shape) == 2:  # the tokens take scattered slots: the block reads them after the other slots
         taken = slot[..., None] == ops.arange(length, dtype="int32")
         new = ops.any(ops.logical_and(allowed[..., None], taken[:, None]), axis=2)
         allowed = ops.concatenate([ops.logical_and(allowed, (slot < 0)[:, None]), new], axis=2)
         slot, known = ops.shape(known)[2], ops.concatenate([known, empty], axis=2)
-    given = {
+    arguments = {
         **arguments, "decoder_sequence": x, "decoder_attention_mask": allowed, "use_causal_mask": False,
         "self_attention_cache_update_index": slot, "self_attention_cache": known,
     }  # fmt: skip
     if context is not None:
         empty = ops.zeros((batch, 2, ops.shape(context)[1], *heads), layer.compute_dtype)
-        given.update(cross_attention_cache=empty, cross_attention_cache_update_index=0)
-    outputs, pairs = call_operation(layer, (), given)[:2]
+        arguments.update(cross_attention_cache=empty, cross_attention_cache_update_index=0)
+    outputs, pairs = call_operation(layer, (), arguments)[:2]
     cache.update(*(slice_axis(pairs[:, i], slot, length, 1) for i in range(2)))
     return outputs

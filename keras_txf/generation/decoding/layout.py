@@ -1,9 +1,9 @@
-"""Where the tokens of a prompt and of a step stand: columns, masks and positions.
+"""Layouts: the columns, masks and positions of the tokens of a prompt and of a step.
 
-The sequences of a batch lie side by side in L columns: prompts of P columns, padded on the left, and what follows. A
-step reads W tokens of each sequence: one, or W alternatives, such as the beams of a search, which share one position of
-the sequence and lie in W columns. A model may put n vectors before the tokens; its later layers then have n columns
-more, which stand right before the first real token of each row.
+The sequences of a batch lie in L columns: prompts of P columns, padded on the left, and the tokens after them. A step
+reads W tokens of each sequence. The W tokens are alternatives, such as the beams of a search: they share one position
+of the sequence and lie in W columns. A model may put n vectors before the tokens. Its later layers then have n more
+columns, which stand directly before the first real token of each row.
 
 Legend: B batch, P prompt length, L columns, W width, n prefix length, C slots.
 """
@@ -29,15 +29,15 @@ class Layout:
         self.width, self._known, self._real = width, {}, {}
 
     def owns(self, mask):
-        """Whether a Keras mask is one of `real`: every part knows it, so no memory keeps it."""
+        """Whether a Keras mask is one of the masks `real`: every part knows these, so no memory keeps them."""
         return mask is None or any(mask is known for known in self._real.values())
 
     def columns_of(self, prefix):
-        """How many columns a prefix of n vectors takes: a multiple of W, so that slots of W tokens never wrap."""
+        """How many columns a prefix of n vectors takes: a multiple of W, so that the slots of W tokens never wrap."""
         return -(-prefix // self.width) * self.width
 
     def _behind(self, mask, first, prefix):
-        """A mask (B, ..., L) with the columns of a prefix, whose vectors stand before the column `first` of a row."""
+        """A mask (B, ..., L), extended by a prefix whose vectors stand before the column `first` of each row."""
         more = self.columns_of(prefix)
         columns = ops.arange(more + ops.shape(mask)[-1], dtype="int32")
         start = ops.reshape(first, (-1, *[1] * (len(mask.shape) - 1))) + (more - prefix)
@@ -51,8 +51,8 @@ class PromptLayout(Layout):
 
     Args:
         real: bool (B, P), True at the real tokens.
-        width: W of the steps after it.
-        is_last: whether the tensors have the last column alone, which the layers after the last attention read.
+        width: W of the steps after the prompt.
+        is_last: whether the tensors have only the last column, which the layers after the last attention read.
     """
 
     is_prompt = True
@@ -68,25 +68,25 @@ class PromptLayout(Layout):
         return padding_positions(self.real_tokens)
 
     def real(self, prefix):
-        """bool (B, P), or with the columns of a prefix: always the same tensor, by which `owns` knows it."""
+        """bool (B, P), or with the columns of a prefix: always the same tensor, so that `owns` recognizes it."""
         if prefix not in self._real:
             self._real[prefix] = self._behind(self.real_tokens, self.first, prefix) if prefix else self.real_tokens
         return self._real[prefix]
 
     def insert(self, vectors, tokens):
-        """Puts n vectors (B, n, ...) right before the first real one of (B, P, ...)."""
+        """Puts n vectors (B, n, ...) directly before the first real token of (B, P, ...)."""
         prefix, length = vectors.shape[1], ops.shape(tokens)[1]
         more = self.columns_of(prefix)
         columns = ops.arange(more + length, dtype="int32")[None]
         start = self.first[:, None] + (more - prefix)
-        place = columns - start
-        index = ops.where(place < 0, 0, ops.where(place < prefix, place, prefix + columns - more))
+        offset = columns - start
+        index = ops.where(offset < 0, 0, ops.where(offset < prefix, offset, prefix + columns - more))
         x = ops.concatenate([ops.cast(vectors, tokens.dtype), tokens], axis=1)
         index = ops.reshape(index, (*index.shape[:1], -1, *[1] * (len(tokens.shape) - 2)))
         return ops.take_along_axis(x, index, axis=1)
 
     def cache(self, memory, window, prefix, allowed, kind=Cache):
-        """The `Cache` of a layer that has read nothing; `allowed` is a mask by hand (B, columns), or None."""
+        """The `Cache` of a layer before any token; `allowed` is the caller's mask (B, columns), or None."""
         real = self.real(prefix)
         if allowed is not None:
             memory["mask"] = allowed
@@ -116,10 +116,10 @@ def held_columns(kind, real, last):
 
 
 def move_slots(x, axis, slots, shift, last, is_ring):
-    """A tensor with other slots on an axis, whose columns stand further to the right, see `Part.move`.
+    """A tensor with another number of slots on an axis, and its columns moved to the right, see `Part.move`.
 
     Args:
-        is_ring: whether column c lies in slot c mod C, else in slot c.
+        is_ring: whether column c lies in slot c mod C, otherwise in slot c.
     """
     held, before = ops.arange(slots, dtype="int32"), ops.shape(x)[axis]
     held = (columns_in_slots(last, slots) if is_ring else held)[None] - shift[:, None]
@@ -164,22 +164,22 @@ class StepLayout(Layout):
         real = ops.any(self.mask, axis=1)
         if self.width == 1:
             return real
-        # Even the first alternative may not have been chosen: a row without a prompt counts from the prompt's end.
+        # The first alternative may not have been chosen: a row without a prompt counts from the prompt's end.
         return ops.logical_or(real, ops.arange(ops.shape(real)[1], dtype="int32") >= self.prompt_length)
 
     def insert(self, vectors, tokens):
-        """The tokens: the vectors before them are those of the prompt."""
+        """The tokens: only the prompt has the vectors before the tokens."""
         return tokens
 
     @functools.cached_property
     def parents(self):
-        """int (B, W): which of the last step's tokens stands before each token. After a prompt all states are equal."""
+        """int (B, W): the index of the last step's token that precedes each token. After a prompt all are equal."""
         columns = self.column - self.width + ops.arange(self.width, dtype="int32")
         last = ops.take(self.mask, at_least(columns, 0), axis=2)
         return ops.argmax(ops.cast(last, "int32"), axis=2)
 
-    def _place(self, prefix):
-        """The mask (B, T, columns), the real columns (B, columns), the columns of the step and P, behind a prefix."""
+    def _after_prefix(self, prefix):
+        """The mask (B, T, columns), the real columns (B, columns), the step's columns and P, all after a prefix."""
         if not prefix:
             return self.mask, self._rows, self.own, self.prompt_length
         more = self.columns_of(prefix)
@@ -188,31 +188,31 @@ class StepLayout(Layout):
         return *masks, self.own + more, self.prompt_length + more
 
     def cache(self, memory, window, prefix, allowed, kind=Cache):
-        """The `Cache` of a layer, with what was read before; `allowed` is a mask by hand (B, T), or None."""
+        """The `Cache` of a layer with the earlier tokens; `allowed` is the caller's mask (B, T), or None."""
         names = kind.names()
         states = {name: x for name, x in memory.items() if name not in (*names, "mask")}
-        own = {"states": states, "width": self.width, "parents": self.parents if states else None}
-        own |= self._known_tokens(allowed)
+        options = {"states": states, "width": self.width, "parents": self.parents if states else None}
+        options |= self._mask_options(allowed)
         if not {*names} <= set(memory):
-            return Cache(None, self.positions + prefix, **own)
-        own["stored"] = {name: memory[name] for name in names}
+            return Cache(None, self.positions + prefix, **options)
+        options["stored"] = {name: memory[name] for name in names}
         key = window, prefix, kind, ops.shape(memory[names[0]])[2]
         if allowed is not None:
             memory["mask"] = table = self._put_mask(memory["mask"], allowed, self.column + self.columns_of(prefix))
-            return kind(*self._masks(*key, table), **own)
+            return kind(*self._masks(*key, table), **options)
         if key[:3] not in self._known:
             self._known[key[:3]] = self._masks(*key)
-        return kind(*self._known[key[:3]], **own)
+        return kind(*self._known[key[:3]], **options)
 
-    def _known_tokens(self, allowed):
-        """What a layer sees of the new tokens: `mask`, bool (B, T), and the `real` ones; None: all are."""
+    def _mask_options(self, allowed):
+        """The options `mask` and `real` of a `Cache`: which new tokens a layer sees, and which are real; None: all."""
         return {"mask": allowed}
 
     def _put_mask(self, table, allowed, first):
         return put_slice(table, allowed, first, 1)
 
     def _masks(self, window, prefix, kind, slots, table=None):
-        mask, rows, own, prompt_length = self._place(prefix)
+        mask, rows, own, prompt_length = self._after_prefix(prefix)
         if table is not None:
             mask = ops.logical_and(mask, table[:, None])
         columns = ops.arange(slots, dtype="int32")
@@ -227,30 +227,30 @@ class StepLayout(Layout):
         mask = ops.logical_or(mask, own[:, None] == ops.expand_dims(columns, -2))
         if window is not None:
             mask = ops.logical_and(mask, window_mask(steps, key_steps, window, causal=True))
-        place = self._written(window, own, columns)
-        return mask[:, None], positions_of(rows, steps), positions_of(rows, key_steps), place
+        slots = self._written(window, own, columns)
+        return mask[:, None], positions_of(rows, steps), positions_of(rows, key_steps), slots
 
     def _written(self, window, own, columns):
-        """Where the new keys go: the first slot, a scalar, or for each slot which of them it takes, int (B, C)."""
+        """The slots of the new keys: the first slot, a scalar, or the index of the new key in each slot, int (B, C)."""
         if len(columns.shape) == 2:
             return ops.where(columns == own[0], 0, -1)
         return own[0] if window is None else ops.mod(own[0], ops.shape(columns)[0])
 
     def _steps(self, columns, prompt_length):
-        """Columns, counted so that the alternatives of a step share one number."""
+        """The numbers of columns, counted so that the alternatives of a step share one number."""
         if self.width == 1:
             return columns
         return ops.where(columns < prompt_length, columns, prompt_length + (columns - prompt_length) // self.width)
 
 
 class OrderedLayout(StepLayout):
-    """T tokens of each sequence that follow each other, among them padding: the next turn of a chat, or a draft.
+    """T consecutive tokens of each sequence, padding included: the next turn of a chat, or a draft.
 
     Args:
-        real: bool (B, L), True at the real columns, those of the new tokens too.
+        real: bool (B, L), True at the real columns, also at the real new tokens.
         new: bool (B, T), True at the new tokens that are real.
         column: int scalar, the first column that the step writes.
-        keeps: whether padding among the new tokens leaves what its columns hold: tokens that were read before.
+        keeps: whether padding among the new tokens keeps the earlier tokens that its columns hold.
     """
 
     def __init__(self, real, new, column, keeps=False):
@@ -263,7 +263,7 @@ class OrderedLayout(StepLayout):
     def _rows(self):
         return self.columns
 
-    def _known_tokens(self, allowed):
+    def _mask_options(self, allowed):
         real = self.real(0)
         return {"real": real, "mask": real if allowed is None else ops.logical_and(real, allowed)}
 

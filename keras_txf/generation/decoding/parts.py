@@ -17,7 +17,7 @@ from keras_txf.layers.embeddings import PositionalEmbedding
 
 
 def logits_of(outputs):
-    """The Symbol of the logits among the outputs of a model."""
+    """Returns the Symbol of the logits among the outputs of a model."""
     logits = outputs.get("logits") if isinstance(outputs, dict) else outputs
     if isinstance(logits, (list, tuple)) and len(logits) == 1:
         [logits] = logits
@@ -30,7 +30,7 @@ def logits_of(outputs):
 
 
 def needed_calls(calls, symbol):
-    """The calls that a Symbol depends on."""
+    """Returns the calls that a Symbol depends on, in order."""
     wanted, needed = {symbol}, []
     for call in reversed(calls):
         if wanted & set(call.outputs):
@@ -47,9 +47,9 @@ def finds_padding(call, ids, pad_id):
 
 
 def entered(x, symbol):
-    """An input in the type of the model's."""
+    """Returns an input in the type of the model's input, with its Keras mask."""
     x, mask = ops.convert_to_tensor(x), mask_of(x)
-    y = ops.copy(ops.cast(x, symbol.dtype))  # not the caller's own tensor: it may get a mask
+    y = ops.copy(ops.cast(x, symbol.dtype))  # a copy of the caller's tensor: the copy may get a mask
     if mask is not None:
         set_mask(y, mask)
     return y
@@ -68,7 +68,7 @@ def arguments_of(call):
     return {**dict(zip(call_parameters(type(call.operation)), call.args)), **call.kwargs}
 
 
-EMBEDDINGS = (PositionalEmbedding, keras.layers.Embedding, Start)  # whose masks say which tokens are padding
+EMBEDDINGS = (PositionalEmbedding, keras.layers.Embedding, Start)  # layers that make padding masks
 
 
 class Part:
@@ -76,20 +76,20 @@ class Part:
 
     Args:
         call: a `GraphCall`.
-        name: of its own among the parts.
+        name: unique name among the parts.
         prefix: the number of vectors before the tokens in the outputs.
     """
 
     reads_positions = False
     is_known = False  # whether no trial is needed
-    has_positions = False  # whether the graph gives an attention its positions, which few of our layers can read
+    has_positions = False  # whether the graph passes `positions` to an attention, which few layers of ours can read
 
     def __init__(self, call, name, prefix):
         self.call, self.name, self.prefix = call, name, prefix
 
     @property
     def constants(self):
-        """The Symbols of what a step reads and does not change; the caller drops those of new tokens."""
+        """The Symbols that a step reads and does not change. The caller drops the Symbols of new tokens."""
         return self.call.inputs
 
     def slots(self, columns, width, tokens=1):
@@ -104,8 +104,8 @@ class Part:
         """The memory with slots for L columns, in which the tokens of each row stand further to the right.
 
         Args:
-            shift: int (B,), by how many columns.
-            last: int scalar, the last of the columns that are read next.
+            shift: int (B,), the number of columns by which the tokens of a row move.
+            last: int scalar, the last column that is read next.
             columns, width, tokens: see `slots`.
         """
         return dict(memory)
@@ -120,11 +120,11 @@ class Part:
         Args:
             values: tensors by their Symbols; the outputs are added.
             layout: a `PromptLayout` or a `StepLayout`.
-            memory: dict of the tensors that the part keeps from step to step, which the call changes.
-            known: dict of the tensors that a prompt gives to all steps, which a prompt fills.
+            memory: dict of the tensors that the part keeps from step to step; the call changes it.
+            known: dict of the tensors that a prompt passes to all steps; a prompt fills it.
         """
         outputs = self.call_on(layout).run(values)
-        if isinstance(self.call.operation, EMBEDDINGS):  # the layout knows better: what was generated is no padding
+        if isinstance(self.call.operation, EMBEDDINGS):  # a generated padding token is real: only the layout knows
             for x in outputs:
                 if mask_of(x) is not None:
                     set_mask(x, layout.real(0))
@@ -147,7 +147,7 @@ class PositionsPart(Part):
 
 
 class PaddingPart(Part):
-    """`ids != pad_id`: the layout says which tokens are real, and what was generated is."""
+    """`ids != pad_id`: the layout says which tokens are real. Generated tokens are real."""
 
     is_known = True
 
@@ -156,10 +156,10 @@ class PaddingPart(Part):
 
 
 class PromptPart(Part):
-    """A call of a `SoftPrompt`, or on its vectors, which stand before the prompt: no step runs it."""
+    """A call of a `SoftPrompt`, or a call on its vectors, which stand before the prompt. No step runs this part."""
 
     is_known = True
-    reads_positions = True  # the part must see the prompt, not its last column
+    reads_positions = True  # the part must read the whole prompt, not its last column
 
     def run(self, values, layout, memory, known):
         if layout.is_prompt:
@@ -192,7 +192,7 @@ class PrefixPart(Part):
 
 
 class CutPart(Part):
-    """`x[:, n:]` of n vectors before the tokens: later columns are those of the tokens, as they are."""
+    """`x[:, n:]`, which cuts the n vectors before the tokens; the remaining columns are the tokens."""
 
     is_known = True
 

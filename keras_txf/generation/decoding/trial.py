@@ -1,6 +1,6 @@
-"""Trials: a call that is not known to decode is run on random weights, and compared with itself.
+"""Trials: a call that is not known to decode runs on random weights, and its outputs are compared.
 
-What the call returns for a prompt and for the tokens after it, one by one, must be what it returns for the whole.
+The outputs for a prompt and for the tokens after it, read one by one, must equal the outputs for the whole sequence.
 
 Legend: B batch, T length.
 """
@@ -23,16 +23,17 @@ KNOWN = (
     keras.layers.Subtract,
 )  # fmt: skip
 NORMS = (keras.layers.LayerNormalization, keras.layers.RMSNormalization)  # along the last axis
-_PASSED = weakref.WeakKeyDictionary()  # operation -> the kinds of calls that were tried
+MIXES = "mixes the positions of a sequence, and is not an attention that decodes"
+_PASSED = weakref.WeakKeyDictionary()  # operation -> the calls that passed: type of part, and which inputs are new
 
 
 def check_part(part, new, padding, vocab_size):
-    """Refuses a part that returns other values step by step than for the whole sequence.
+    """Raises ValueError if a part returns other values step by step than for the whole sequence.
 
     Args:
         part: a `Part`.
         new: set of the Symbols that depend on new tokens.
-        padding: set of the Symbols of padding masks: what attention returns for padding is of no concern.
+        padding: set of the Symbols of padding masks: the outputs of attention for padding do not matter.
         vocab_size: number of tokens, for ids.
     """
     operation = part.call.operation
@@ -43,7 +44,7 @@ def check_part(part, new, padding, vocab_size):
     prefix, part.prefix = part.prefix, 0
     try:
         problem = _problem(part, new, padding, vocab_size)
-    except Exception as error:  # of a layer of the user's anything may come
+    except Exception as error:  # a user's layer may raise any exception
         problem = f"cannot be called on one token at a time: {in_one_line(error).rstrip('.')}"
     finally:
         part.prefix = prefix
@@ -56,7 +57,7 @@ def check_part(part, new, padding, vocab_size):
 
 
 def _kind(operation):
-    """The class of an operation, and the first layer inside of it that is not known."""
+    """The class of an operation, and the first layer inside it that is not known."""
     kind, inside = plain_class(operation).__name__, []
     if isinstance(operation, keras.layers.Layer):
         inside = [layer for layer in flatten_layers(operation, include_self=False) if not _is_trusted(layer)]
@@ -77,7 +78,7 @@ def _is_trusted(layer):
 
 
 def _problem(part, new, padding, vocab_size):
-    """What a part does wrong, or None."""
+    """The fault of a part as text, or None."""
     rng = np.random.default_rng(0)
     tokens, constants = {}, {}
     for symbol in dict.fromkeys(part.call.inputs):
@@ -94,10 +95,10 @@ def _problem(part, new, padding, vocab_size):
     weights = [] if not isinstance(operation, keras.layers.Layer) else operation.variables
     drawn = [(w, _draw(w, rng)) for w in weights if "float" in w.dtype]
     with keras.StatelessScope(state_mapping=drawn):
-        given = {symbol: x[:, PADDING:] if len(x.shape) > 1 else x for symbol, x in tokens.items()}
-        whole = [_numpy(x) for x in part.call.run({**constants, **given})]
+        real = {symbol: x[:, PADDING:] if len(x.shape) > 1 else x for symbol, x in tokens.items()}
+        whole = [_numpy(x) for x in part.call.run({**constants, **real})]
         if any(x.ndim < 2 or x.shape[1] != LENGTH for x in whole):
-            return "mixes the positions of a sequence, and is no attention that decodes"
+            return MIXES
         for width in (1, WIDTH) if part.reads_positions else (1,):
             problem = _difference(whole, _step_by_step(part, tokens, constants, width))
             if problem:
@@ -105,12 +106,12 @@ def _problem(part, new, padding, vocab_size):
     return None
 
 
-def _difference(whole, found):
-    """Where outputs differ from those that were found step by step, or None."""
-    for x, pieces in zip(whole, found):
+def _difference(whole, steps):
+    """The difference between the outputs for the whole and step by step as text, or None."""
+    for x, pieces in zip(whole, steps):
         y = np.concatenate(pieces, axis=1) if all(piece.ndim == x.ndim for piece in pieces) else np.zeros(0)
         if y.shape != x.shape:
-            return "mixes the positions of a sequence, and is no attention that decodes"
+            return MIXES
         wrong = np.abs(x - y) > 1e-3 * (np.nanstd(x) + 1e-6)
         wrong = wrong.reshape(*x.shape[:2], -1).any(axis=(0, 2))
         if wrong.any():
@@ -122,31 +123,32 @@ def _difference(whole, found):
 
 
 def _step_by_step(part, tokens, constants, width):
-    """What a part returns for a prompt and for the tokens after it: for each output a list of arrays.
+    """The outputs of a part for a prompt and for the tokens after it: for each output a list of arrays.
 
-    Each step reads `width` alternatives, of which one is the next token, in a slot that changes from step to step.
-    Without alternatives, two tokens are read in order first, between padding.
+    Each step reads `width` alternatives. One of them is the next token, in a slot that changes from step to step.
+    Without alternatives, the part first reads two tokens in order, between padding.
     """
     cut, columns = PADDING + PROMPT, PADDING + PROMPT + (LENGTH - PROMPT) * width
     seen = np.zeros((BATCH, columns), "bool")
     seen[:, PADDING:cut] = True
 
-    def given(*places):
-        taken = {s: [x[:, place] for place in places] if len(x.shape) > 1 else x for s, x in tokens.items()}
-        return {**constants, **{s: ops.concatenate(x, 1) if isinstance(x, list) else x for s, x in taken.items()}}
+    def values_at(*slices):
+        """The values of the inputs, with the columns of these slices."""
+        parts = {s: [x[:, columns] for columns in slices] if len(x.shape) > 1 else x for s, x in tokens.items()}
+        return {**constants, **{s: ops.concatenate(x, 1) if isinstance(x, list) else x for s, x in parts.items()}}
 
     layout, memory, known = PromptLayout(ops.convert_to_tensor(seen[:, :cut]), width), {}, {}
-    values = given(slice(0, cut))
+    values = values_at(slice(0, cut))
     part.run(values, layout, memory, known)
     pieces = [[_numpy(values[s])[:, PADDING:]] for s in part.call.outputs]
     begin = 0 if width > 1 or not part.reads_positions else 2
     columns_read = begin + 2 if begin else 1
     memory = part.move(memory, ops.zeros((BATCH,), "int32"), cut + columns_read - 2, columns, width, columns_read)
-    if begin:  # the first padding has the column of the last token of the prompt, the second one that of the next token
+    if begin:  # the first padding has the column of the prompt's last token, the second the column of the next token
         seen[:, cut : cut + begin] = True
         new = np.tile([False, True, True, False], (BATCH, 1))
         layout = OrderedLayout(*map(ops.convert_to_tensor, (seen, new)), cut - 1, keeps=True)
-        values = given(slice(0, 1), slice(cut, cut + begin), slice(0, 1))
+        values = values_at(slice(0, 1), slice(cut, cut + begin), slice(0, 1))
         part.run(values, layout, memory, known)
         for piece, s in zip(pieces, part.call.outputs):
             piece.append(_numpy(values[s])[:, 1:-1])
@@ -156,8 +158,8 @@ def _step_by_step(part, tokens, constants, width):
         mask[:, range(width), range(first, first + width)] = True
         seen[:, first + slot] = True
         layout = StepLayout(ops.convert_to_tensor(mask), first, cut)
-        places = [cut + step if i == slot else i for i in range(width)]
-        values = given(*(slice(place, place + 1) for place in places))
+        indices = [cut + step if i == slot else i for i in range(width)]
+        values = values_at(*(slice(i, i + 1) for i in indices))
         part.run(values, layout, memory, known)
         for piece, s in zip(pieces, part.call.outputs):
             piece.append(_numpy(values[s])[:, slot : slot + 1])
