@@ -1,4 +1,4 @@
-"""With an assistant, greedy answers are those without, and draws have the model's distribution."""
+"""With an assistant, greedy answers equal the answers without one, and draws have the model's distribution."""
 
 import drawing
 import keras
@@ -88,7 +88,7 @@ def test_draws_have_the_distribution_of_the_model(name):
         ({"return_state": True}, "`return_state` does not go with `assistant`"),
     ],
 )
-def test_what_is_no_assistant_is_refused(options, message):
+def test_a_bad_assistant_raises_an_error(options, message):
     builders = {**BUILDERS, "other vocabulary": lambda: txf.models.decoder_generator(9, 1, 16, 2)}
     assistant = options.get("assistant", "window")
     assistant = builders[assistant]() if isinstance(assistant, str) else assistant

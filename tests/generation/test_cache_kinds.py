@@ -1,4 +1,4 @@
-"""Caches of 8 bits, and of the first and the last tokens, against passes over the whole text."""
+"""Caches of 8 bits, and caches of the first and last tokens, against passes over the whole text."""
 
 import drawing
 import keras
@@ -66,6 +66,6 @@ def test_a_cache_of_int8_takes_a_quarter():
         ({"cache": txf.layers.SinkCache, "return_state": True}, "`cache` must keep all tokens"),
     ],
 )
-def test_what_is_no_cache_is_refused(options, message):
+def test_a_bad_cache_raises_an_error(options, message):
     with pytest.raises(ValueError, match=message):
         model_of().generate(PROMPTS, 2, **options)

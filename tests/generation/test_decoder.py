@@ -1,4 +1,4 @@
-"""`Decoder`: logits of prompts and of one or several tokens are those of the model for the whole."""
+"""`Decoder`: its logits, for prompts and for one or several tokens, equal the model's logits for the whole sequence."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""Where an answer stops: with several tokens in a row, of the new ones alone."""
+"""An answer stops at a sequence of several new tokens."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Models that several devices share: `generate` gives what it gives on one, and replicas train as one."""
+"""Models that several devices share: `generate` returns the result of one device, and replicas train as one device."""
 
 import importlib.util
 import os
@@ -39,7 +39,7 @@ def assert_same(actual, expected):
     drawing.assert_same(actual.log_probs, expected.log_probs, 1e-4)
 
 
-# In processes of their own, for devices can be split only before a backend first uses them.
+# In separate processes, because devices can be split only before a backend first uses them.
 MIRRORED = """
 import tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]

@@ -1,4 +1,4 @@
-"""What `generate` keeps of what it compiles: a bounded number of loops, and nothing of those that are gone."""
+"""`generate` keeps a bounded number of compiled loops, and no loop of a deleted model."""
 
 import concurrent.futures
 import gc
@@ -38,7 +38,7 @@ def test_a_process_keeps_the_loops_that_were_used_last(monkeypatch):
     gc.collect()
     assert [function() is None for function in gone] == [True, False]
     np.testing.assert_array_equal(results[2], results[0])
-    np.testing.assert_array_equal(models[1].generate(PROMPTS, 2), results[1])  # forgotten, and made anew
+    np.testing.assert_array_equal(models[1].generate(PROMPTS, 2), results[1])  # forgotten, and compiled again
 
 
 @pytest.mark.parametrize("way", ["uncompiled", pytest.param("compiled", marks=pytest.mark.slow)])
@@ -55,7 +55,7 @@ def test_loops_go_with_their_model_or_when_they_are_forgotten(monkeypatch, reque
     assert not kept() and gone() is None
 
 
-BUCKETS = [  # rows, columns, new tokens, and whether the call needs a loop of its own
+BUCKETS = [  # rows, columns, new tokens, and whether the call needs another loop
     (2, 3, 4, True), (2, 30, 4, False), (1, 3, 4, True), (2, 32, 32, False), (1, 1, 5, False), (1, 33, 32, True),
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The prefill and step models elsewhere: saved, exported, run in a loop of one's own, with the tokens of `generate`."""
+"""The prefill and step models, saved, exported and run in a user's loop, return the tokens of `generate`."""
 
 import drawing
 import keras

@@ -1,4 +1,4 @@
-"""Options and logits at the ends of float32: what is chosen is what float64 says, and no score is NaN."""
+"""Options and logits at the ends of float32: the choice equals that of float64, and no score is NaN."""
 
 import itertools
 
@@ -76,7 +76,7 @@ def test_distributions_are_those_of_float64(temperature, top_k, top_p, min_p):
         found = drawing.array(sampler.filtered(ops.convert_to_tensor(logits, "float32")))
         for row, own in zip(logits, found.astype("float64"), strict=True):
             weights = np.exp(own - own.max())
-            # Numbers below the smallest normal one may be zeros, of which all are equal.
+            # Numbers below the smallest normal number may be zeros, which are all equal.
             scale = np.float32(temperature).astype("float64")
             expected = [reference(row, scale, top_k, top_p, min_p, smallest) for smallest in (0, TINY)]
             assert min(np.abs(weights / weights.sum() - one).max() for one in expected) < 2e-6
@@ -150,7 +150,7 @@ def test_beams_of_an_extreme_length_penalty_return_tokens(penalty, early_stoppin
             np.testing.assert_allclose(score, np.sum(log_probs, dtype="float64") / float(length) ** penalty, rtol=1e-4)
 
 
-def test_a_vocabulary_of_which_nothing_is_left_is_refused():
+def test_forbidding_the_whole_vocabulary_raises_an_error():
     halves = [generation.ForbiddenTokens(range(6)), generation.ForbiddenTokens(range(5, VOCABULARY))]
     for processors in (halves, [generation.ForbiddenTokens(range(VOCABULARY))]):
         refused(lambda: generate(PROMPTS, processors=processors), ["`ids`", "ForbiddenTokens", "11"])
@@ -167,11 +167,11 @@ def test_a_vocabulary_of_which_nothing_is_left_is_refused():
     (dict(max_new_tokens=10**30), ["`max_new_tokens`", "2**31"]),
     (dict(sampler=generation.Beam(10**30)), ["`num_beams`", "2**31"]),
 ])  # fmt: skip
-def test_what_no_loop_can_use_is_refused(arguments, words):
+def test_bad_arguments_raise_errors(arguments, words):
     refused(lambda: generate([[1, 2], [3]], **arguments), words)
 
 
-def test_what_is_no_model_with_a_graph_is_refused():
+def test_a_model_without_a_graph_raises_an_error():
     class Own(keras.Model):
         pass
 
@@ -190,7 +190,7 @@ def test_a_weight_that_is_not_finite_is_refused_by_its_path(sampler):
     refused(lambda: model.generate(PROMPTS, 4, sampler), words)
 
 
-def test_logits_that_are_nan_are_refused():
+def test_logits_of_nan_raise_an_error():
     refused(lambda: generate(PROMPTS, processors=[Added(np.nan)]), ["The logits must be numbers; received NaN"])
 
 

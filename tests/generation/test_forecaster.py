@@ -1,4 +1,4 @@
-"""Models of float vectors forecast what their own full pass says, rolled out, or an error names what is wrong."""
+"""Forecasts of models of float vectors equal repeated full passes, or an error names the fault."""
 
 import drawing
 import keras
@@ -38,7 +38,7 @@ def draw(outputs, seed):
 
 
 def naive(model, series, given=lambda row: {}, follow=lambda outputs, row, step: outputs):
-    """What the model says, read anew for each vector, of each series alone: (B, STEPS, G)."""
+    """The outputs of a full pass for each vector and each series: (B, STEPS, G)."""
     found = np.zeros((len(series), STEPS, model.output.shape[-1]), "float32")
     for row, values in enumerate(series):
         x = values[None]
@@ -79,7 +79,7 @@ def test_compiled_loops_forecast_the_same_and_serve_other_lengths(compiled):
     drawing.assert_same(model.forecast(SERIES, 40)[:, :STEPS], expected, 1e-4)
 
 
-def test_a_context_and_what_is_known_ahead():
+def test_a_context_and_known_future_features():
     series, context = keras.Input((None, F), name="series"), keras.Input((2, D), name="context")
     x = X.DecoderBlock(2, cross_attention=True)(X.FeatureEmbedding(D)(series), context)
     model = keras.Model({"series": series, "context": context}, L.Dense(2)(x))
@@ -131,7 +131,7 @@ def both_ways(x):
         ({"kind": L.GRU(3)}, r"`model` must return floats .* received outputs of shape \(None, 3\)"),
     ],
 )  # fmt: skip
-def test_models_and_feedback_that_do_not_fit_are_refused(options, words):
+def test_models_and_feedback_that_do_not_fit_raise_errors(options, words):
     series = keras.Input((None, F), name="series")
     x = options.pop("kind", L.Identity())(series)
     model = keras.Model(series, x if len(x.shape) == 2 else L.Dense(options.pop("outputs", F))(x))
@@ -139,7 +139,7 @@ def test_models_and_feedback_that_do_not_fit_are_refused(options, words):
         txf.models.forecaster(model, **options)
 
 
-def test_bad_calls_are_refused():
+def test_bad_calls_raise_errors():
     model = txf.models.forecaster(build("learned"))
     rows = [
         ({"series": SERIES[0]}, "`series` must be floats of shape"),

@@ -96,7 +96,7 @@ def test_draws_equal_those_of_generate_where_the_loop_is_compiled(compiled):
     assert_same({**GENERATOR, "name": "llama"}, options, jit_compile=True)
 
 
-def test_refuses():
+def test_bad_calls_raise_errors():
     for options, words in (
         ({"max_length": 8}, ["`longest_prompt`", "None", "max_length=8"]),
         ({"max_length": 8, "longest_prompt": 8}, ["`max_length`", "8"]),

@@ -48,7 +48,7 @@ def make(kind, name="defaults", **more):
 
 
 def enliven(model, seed):
-    """Random weights of which kernels weigh more than biases: a model that does not say one thing for ever."""
+    """Random weights whose kernels weigh more than biases, so that the model does not repeat one token."""
     random = np.random.default_rng(seed)
     for weight in model.trainable_variables:
         vector, is_scale = len(weight.shape) == 1, weight.path.endswith(("gamma", "scale"))
@@ -220,7 +220,7 @@ def test_generate_leaves_everything_as_it_was(kind, compiled):
 
 
 @pytest.mark.slow
-def test_weights_that_change_change_what_is_generated(compiled):
+def test_changed_weights_change_the_answers(compiled):
     """A compiled or cached step must not keep old weights."""
     model = txf.models.decoder_generator(VOCABULARY, 1, 8, 2)
     for seed in (1, 2):
@@ -232,7 +232,7 @@ def test_weights_that_change_change_what_is_generated(compiled):
 @pytest.mark.drawn(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FEWER)
-def test_int8_and_lora_generate_what_their_models_say(kind):
+def test_int8_and_lora_generate_the_tokens_of_their_models(kind):
     sizes = (VOCABULARY,) * (2 if kind == "encoder_decoder" else 1)
     model = drawing.randomize(getattr(txf.models, kind)(*sizes, 1, 8, 2), seed=5)
 
@@ -261,7 +261,7 @@ def test_bfloat16_follows_its_own_logits():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start_id", [7, 0])
-def test_start_id_is_what_targets_begin_with(start_id):
+def test_targets_begin_with_start_id(start_id):
     """Padding too: later tokens then do not see it, in training as here."""
     options = dict(share_embeddings="tokens", position_encoding="learned", max_length=9, embedding_norm=True)
     model = make("encoder_decoder", **options)
@@ -285,7 +285,7 @@ def test_a_model_of_few_positions_generates_up_to_the_last(options):
     ({"num_beams": 2}, r"sampler=txf.generation.Beam\(num_beams=2\)"),
     ({"max_tokens": 2}, "'max_tokens' is not an option of `generate`"),
 ])  # fmt: skip
-def test_options_that_are_none_are_refused_with_what_is_meant(options, words):
+def test_unknown_options_raise_errors_with_a_suggestion(options, words):
     pair = txf.models.encoder_decoder(9, 9, 1, 8, 2)
     for model in (txf.models.decoder_generator(9, 1, 8, 2), pair):
         with pytest.raises(ValueError, match=words):

@@ -220,7 +220,7 @@ def test_a_decoder_generates_from_a_depth_of_the_encoder():
         txf.models.decoder(VOCABULARY, 2, 8, 2).generate([[1], [1]], 2, inputs={"context": depth})
 
 
-def test_what_does_not_reach_the_logits_may_mix():
+def test_layers_that_do_not_reach_the_logits_may_mix_positions():
     ids = ids_input()
     x = layers.DecoderBlock(2)(layers.PositionalEmbedding(VOCABULARY, 8, pad_id=None)(ids))
     outputs = {"logits": keras.layers.Dense(VOCABULARY)(x), "summary": keras.layers.LSTM(8)(x)}
@@ -228,7 +228,7 @@ def test_what_does_not_reach_the_logits_may_mix():
     assert model.generate([[5, 6]], 3).shape == (1, 5) and set(model(np.array([[5, 6]]))) == set(outputs)
 
 
-def test_models_that_cannot_decode_are_refused():
+def test_models_that_cannot_decode_raise_errors():
     ids, other = ids_input("first"), ids_input("second")
     x = layers.PositionalEmbedding(VOCABULARY, 8)(ids)
     vectors = keras.Input((None, 8), name="vectors")
@@ -260,7 +260,7 @@ def test_models_that_cannot_decode_are_refused():
 @drawing.not_on_jax
 @pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
 def test_ids_are_found_by_keys_and_by_tokens(tmp_path):
-    """Not by the names of the tensors, which are those of the other input here."""
+    """Not by the names of the tensors: here these are the names of the other input."""
     other, ids = ids_input("target_ids"), ids_input("source_ids")
     x = layers.PositionalEmbedding(VOCABULARY, 8)(ids)
     x = layers.DecoderBlock(2, cross_attention=True)(x, keras.layers.Embedding(VOCABULARY, 8)(other))

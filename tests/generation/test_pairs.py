@@ -55,12 +55,12 @@ def test_generated_log_probs_are_those_of_the_model(names, window, sampler):
     ("attention_bias", VALUES["attention_bias"][..., :8, :8]), ("attention_mask", VALUES["attention_mask"][:, :8, :8]),
     ("prefix_length", np.array([5, 3, 3])),
 ])  # fmt: skip
-def test_tokens_without_a_value_are_refused(name, value):
+def test_tokens_without_a_value_raise_an_error(name, value):
     with pytest.raises(ValueError, match="beyond the model's `attention_mask`"):
         make([name], None).generate(PROMPTS, NEW, inputs={name: value})
 
 
-def test_a_mask_made_of_the_new_tokens_is_refused():
+def test_a_mask_made_of_the_new_tokens_raises_an_error():
     ids = keras.Input((None,), dtype="int32", name="token_ids")
     x = keras.layers.Embedding(23, 8)(ids)
     x = txf.layers.DecoderBlock(2)(x, attention_mask=ids[:, None] != 3)

@@ -72,7 +72,7 @@ def test_processors_see_no_prefix():
     assert sorted(tokens[tokens >= 0]) == [1, 2]
 
 
-def test_a_prefix_of_unknown_length_is_refused():
+def test_a_prefix_of_unknown_length_raises_an_error():
     with pytest.raises(ValueError, match="length of the prefix"):
         txf.models.generative(with_prefix(PREFIXES["layers"], "rotary", length=None))
 

@@ -1,4 +1,4 @@
-"""Logits processors, each against a plain Python account of one row."""
+"""Logits processors, each against plain Python code for one row."""
 
 import dataclasses
 import functools
@@ -29,7 +29,7 @@ STOPS = [(2,), (0, 3), (4, 1, 5)]
 TABLE = np.array([[-2, -2, 2], [-2, 0, 3], [4, 1, 5], [-3, -3, -3]], "int32")
 
 
-# What each processor makes of the logit of one token. `tokens` are those of the columns so far, -1 for none.
+# The logit of one token after each processor. `tokens` are the tokens of the columns so far, -1 for no token.
 
 
 def repetition_penalty(penalty, logit, token, tokens, prompt_length):
@@ -134,7 +134,7 @@ def expect(reference, argument, logits, tokens, prompt_length, count):
 @pytest.mark.parametrize("processor, argument, reference", CASES, ids=IDS)
 @drawing.few(12)
 @given(situation=situations())
-def test_does_what_it_says(processor, argument, reference, situation):
+def test_a_processor_equals_its_reference(processor, argument, reference, situation):
     logits, *place = situation
     actual = processor(argument)(ops.convert_to_tensor(logits), make_history(*place))
     assert keras.backend.standardize_dtype(actual.dtype) == "float32"
@@ -212,7 +212,7 @@ def test_one_after_the_other_without_nan(situation):
     np.testing.assert_array_equal(outcomes[0] == -np.inf, outcomes[1] == -np.inf)
 
 
-def test_what_is_forced_comes_though_it_was_forbidden():
+def test_a_forced_token_overrides_a_forbidden_one():
     logits, history = np.zeros((2, VOCABULARY), "float32"), make_history(TOKENS[:2], 8, 0)
     forbidden = ForbiddenTokens([4])(logits, history)
     assert drawing.array(ForcedTokens({0: 4})(forbidden, history)).argmax(axis=-1).tolist() == [4, 4]
@@ -271,7 +271,7 @@ NAMES = {RepetitionPenalty: "penalty", PresencePenalty: "penalty", FrequencyPena
          MinimumLength: "min_new_tokens", ForcedTokens: "tokens", ForbiddenTokens: "ids"}  # fmt: skip
 
 
-def test_bad_arguments_are_refused():
+def test_bad_arguments_raise_errors():
     for processor, value, words in BAD:
         received = "received" if "received" in words else f"received {value!r}"
         refused(lambda: processor(value), [f"`{NAMES[processor]}`", words, received])
@@ -284,7 +284,7 @@ def own(logits, history):
     return logits
 
 
-def test_what_is_no_processor_is_refused():
+def test_a_bad_processor_raises_an_error():
     for value, words in (
         (RepetitionPenalty(2.0), ["list of logits processors", "RepetitionPenalty(penalty=2.0)"]),
         ("repetition", ["list of logits processors", "'repetition'"]),

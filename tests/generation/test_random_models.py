@@ -1,4 +1,4 @@
-"""Random models wired by hand: `generate` returns what the model itself says of its sequences, or refuses the model."""
+"""Random models wired by hand: `generate` agrees with the model's own log-probabilities, or raises an error."""
 
 import keras
 import pytest
@@ -6,7 +6,7 @@ from random_models import check
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore"),  # of masks that layers of Keras lose, and of keys that are no names of inputs
+    pytest.mark.filterwarnings("ignore"),  # about masks that Keras layers lose, and keys that are not names of inputs
     pytest.mark.skipif(keras.backend.backend() == "jax", reason="compiles each of the models for minutes"),
 ]
 

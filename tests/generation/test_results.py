@@ -1,4 +1,4 @@
-"""Where `generate` ends, and the forms in which it answers."""
+"""The end of `generate`, and the forms of its results."""
 
 import dataclasses
 import functools
@@ -36,7 +36,7 @@ def test_lists_and_scores_have_no_padding(kind):
     assert lists.ids == [shown(kind, prompt) + row for prompt, row in zip(PROMPTS, rows, strict=True)]
     assert model.generate(PROMPTS[:1], NEW, stop_ids=stop, padded=False) == lists.ids[:1]
     result = model.generate(PROMPTS, NEW, stop_ids=stop, return_scores=True)
-    assert isinstance(result, txf.generation.Scored) and result.log_probs.shape == (3, NEW)  # some go on
+    assert isinstance(result, txf.generation.Scored) and result.log_probs.shape == (3, NEW)  # some rows continue
     for place, prompt in enumerate(PROMPTS):
         expected = log_probs(model, prompt, rows[place])
         np.testing.assert_allclose(lists.log_probs[place], expected, rtol=1e-5, atol=1e-5)
@@ -59,7 +59,7 @@ ASKED = [("greedy", 1), (Sampling(0.3, top_k=2), 2), (Contrastive(3, 0.4), 1), (
 @pytest.mark.parametrize("sampler, each", ASKED, ids=str)
 @pytest.mark.parametrize("kind", FEWER)
 def test_the_likeliest_tokens_are_those_of_the_full_pass(kind, sampler, each):
-    """Before temperature and filters; those of a beam after its own past."""
+    """Log-probabilities before temperature and filters; for a beam, after the tokens of the beam."""
     model, beam = make(kind, "llama"), isinstance(sampler, Beam)
     by_text = dict(stop_strings=["c", "d"], tokenizer=lambda ids: "".join(chr(97 + i) for i in ids))
     options = dict(sampler=sampler, seed=3, num_return_sequences=each, return_scores=True)
@@ -104,7 +104,7 @@ def test_several_draws_for_each_prompt(kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sampler", ["greedy", "sampling", Contrastive(2, 0.4)], ids=str)
-def test_a_stream_yields_what_generate_returns(kind, sampler):
+def test_a_stream_yields_the_tokens_of_generate(kind, sampler):
     model, arguments = make(kind, "alibi and window"), dict(max_new_tokens=5, sampler=sampler, seed=2, stop_ids=[2, 3])
     stream = model.generate(PROMPTS, stream=True, **arguments)
     assert next(stream).shape == (3,)
@@ -186,7 +186,7 @@ def test_max_length_is_of_each_row(kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", [Beam(2), Contrastive(num_candidates=2)])
 def test_rows_that_end_early_stay_within_the_models_positions(sampler):
-    """The other rows go on for longer than an ended row could: the model would refuse positions that it lacks."""
+    """The other rows continue longer than an ended row could: the model would raise an error for missing positions."""
     model = txf.models.decoder_generator(VOCABULARY, 1, 12, 3, position_encoding="learned", max_length=9, pad_id=None)
     prompts, start = [[5, 3, 8, 1], [7]], model.generate
     rows = start(prompts, max_length=9, sampler=sampler, padded=False)

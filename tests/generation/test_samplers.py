@@ -1,4 +1,4 @@
-"""Samplers: what they draw, how often, and from which seed."""
+"""Samplers: their draws, the frequencies, and the seeds."""
 
 import dataclasses
 import functools
@@ -61,7 +61,7 @@ def filtered(sampler, logits):
 
 
 def dropped(logits):
-    """The logits with -inf for the finite number that filters have in its place."""
+    """The logits with -inf instead of the finite number that filters use."""
     logits = drawing.array(logits)
     return np.where(logits > LOWEST, logits, -np.inf)
 
@@ -112,7 +112,7 @@ def test_draws_from_a_large_vocabulary():
 
 @pytest.mark.usefixtures("compiled")
 def test_rounding_draws_nothing_that_is_forbidden(monkeypatch):
-    """Compiled sums are parallel and may grow where nothing is added; each such place is hit here, and both ends."""
+    """Compiled sums are parallel and may grow at a weight of 0; this test hits each such index, and both ends."""
     monkeypatch.setattr(keras.random, "uniform", lambda shape, dtype, seed: seed)
     row = drawing.normal(1, 1500)
     row[:, np.random.default_rng(2).random(1500) < 0.5] = -np.inf
@@ -132,7 +132,7 @@ def test_rounding_draws_nothing_that_is_forbidden(monkeypatch):
 
 @st.composite
 def rows_and_options(draw):
-    """Logits of some rows, with ties or without, a few of them forbidden; and filters, each in place or not."""
+    """Logits of some rows, with ties or without, a few of them forbidden; and filters, each on or off."""
     size = draw(st.integers(2, 9))
     logits = np.random.default_rng(draw(st.integers(0, 10**6))).normal(scale=2, size=(30, size))
     logits = draw(st.sampled_from([logits, np.round(logits), np.zeros_like(logits)]))
@@ -147,7 +147,7 @@ def rows_and_options(draw):
 
 @drawing.few(15)
 @given(rows_and_options())
-def test_filters_keep_what_the_reference_keeps(case):
+def test_filters_keep_the_tokens_of_the_reference(case):
     logits, options = case
     actual = filtered(Sampling(**options), logits)
     for row, kept in zip(logits, actual):
@@ -170,7 +170,7 @@ def test_top_k_of_any_numbers(rows, k):
 
 
 def test_top_k_of_neighbouring_numbers():
-    """Bisection goes on until two numbers are told apart that nothing lies between."""
+    """Bisection ends at two adjacent numbers."""
     logits = drawing.normal(50, 1)
     for _ in range(4):
         logits = np.concatenate([logits, np.nextafter(logits[:, -1:], np.float32(9))], axis=1)
@@ -271,7 +271,7 @@ def test_temperature_zero_becomes_greedy():
 
 
 @pytest.mark.usefixtures("compiled")
-def test_generate_draws_what_the_filters_keep():
+def test_generate_draws_tokens_that_the_filters_keep():
     """Inside the compiled loop, at a later step."""
     options = dict(temperature=0.9, top_k=4, top_p=0.8, min_p=0.1)
     rows = model().generate([[3, 1]] * 300, max_new_tokens=2, sampler=Sampling(**options), seed=8)
@@ -299,7 +299,7 @@ BAD = [
 ]  # fmt: skip
 
 
-def test_bad_options_are_refused():
+def test_bad_options_raise_errors():
     for name, value, words in BAD:
         refused(lambda: Sampling(**{name: value}), [f"`{name}`", "received", repr(value), *words])
 

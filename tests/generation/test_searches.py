@@ -66,7 +66,7 @@ def assert_beams(model, prompts, new, num_beams, penalty=1.0, early_stopping=Fal
 
 
 def unpadded(kind, name):
-    """Token 0 is padding and has rules of its own: these models have none."""
+    """Token 0 is padding with its own rules: these models have no padding."""
     return make(kind, name, pad_id=None)
 
 
@@ -84,7 +84,7 @@ def test_beams_equal_a_slow_search(kind, name):
 @pytest.mark.parametrize("position", ["rotary", elsewhere("alibi"), elsewhere("relative")])
 @pytest.mark.parametrize("kind", FEWER)
 def test_a_start_that_is_padding(kind, position):
-    """No token of the prompt is seen. With these weights the likeliest first token goes on in no beam."""
+    """No token of the prompt is seen. With these weights no beam continues the likeliest first token."""
     model = make(kind, num_layers=2, position=position, return_hidden_states=True)
     arguments, prompt = ({}, [0]) if kind == "decoder_generator" else ({"source_ids": [[5, 3, 8]]}, [5, 3, 8])
     arguments |= dict(max_new_tokens=5, stop_ids=[0], start_id=0, padded=False)

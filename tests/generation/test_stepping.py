@@ -1,4 +1,4 @@
-"""The prefill and step models: cached logits equal uncached ones at every position, whatever the options."""
+"""The prefill and step models: cached logits equal uncached logits at every position, for all options."""
 
 import drawing
 import keras
@@ -118,7 +118,7 @@ def test_names_are_their_own_though_keras_counts_anew(share_embeddings):
     sizes = dict(num_layers=1, dim=8, num_heads=2, max_length=9)
     for _ in range(3):
         model = txf.models.encoder_decoder(VOCABULARY, VOCABULARY, share_embeddings=share_embeddings, **sizes)
-    for used in range(12):  # one of which would give an operation of the encoder's a second time
+    for used in range(12):  # one of these names would repeat the name of an operation of the encoder
         keras.backend.clear_session()
         x = keras.Input((2,))
         for _ in range(used):

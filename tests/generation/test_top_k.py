@@ -1,4 +1,4 @@
-"""The largest of a row, against a sort."""
+"""The largest numbers of a row, against a sort."""
 
 import numpy as np
 import pytest

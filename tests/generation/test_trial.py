@@ -1,4 +1,4 @@
-"""A layer that decoding cannot know is tried on random weights: it is right step by step, or an error names it."""
+"""A layer that decoding cannot know is tried on random weights: its steps are correct, or an error names the layer."""
 
 import drawing
 import keras
@@ -35,7 +35,7 @@ class Separators(keras.layers.Layer):
 
 
 class Causal(keras.layers.Layer):
-    """An attention with a cache, and what is wrong with it."""
+    """An attention with a cache, and its fault."""
 
     def __init__(self, fault=None, **kwargs):
         super().__init__(**kwargs)
@@ -133,7 +133,7 @@ MIXING = {
 
 
 def ids_of(x):
-    """The ids of which `test_a_layer_that_mixes_positions_is_an_error_that_names_it` makes a model."""
+    """The ids of the model of `test_a_layer_that_mixes_positions_is_an_error_that_names_it`."""
     return next(tensor for tensor in keras.utils.get_source_inputs(x))
 
 
@@ -148,7 +148,7 @@ def test_a_layer_that_mixes_positions_is_an_error_that_names_it(case):
 
 
 @drawing.not_on_jax
-def test_what_is_tried_and_right_generates():
+def test_layers_that_pass_the_trial_generate():
     ids = ids_input()
     x = keras.layers.Embedding(VOCABULARY, 8)(ids)
     model = drawing.randomize(
