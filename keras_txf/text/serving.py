@@ -1,12 +1,12 @@
-"""What a SavedModel of `export` serves: functions of texts in a TensorFlow graph.
+"""The functions of texts that a SavedModel of `export` serves, in a TensorFlow graph.
 
-Legend: B texts, C classes, D model dim, L length in tokens, R rows, several for each text with `num_return_sequences`,
-    N new tokens.
+Legend: B texts, C classes, D model dim, L length in tokens, N new tokens, R rows, of which a text has several with
+    `num_return_sequences`.
 """
 
 import keras
 
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument
 from keras_txf.generation.parameters import seed_state
 from keras_txf.generation.prompts import start_list
 from keras_txf.layers.sequence_ends import Start
@@ -15,17 +15,16 @@ from keras_txf.text.datasets import longest_first, pair_row, row, separator_toke
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.ragged import pad
 from keras_txf.text.tags import checked_names, has_blanks_in_tokens, split_into_words, tokens_of_words
+from keras_txf.text.tokenizer import add_start_and_end
 
 
 def classifier(model, tokenizer, labels=None, multi_label=False):
-    """Returns the function for a model of one vector for each text: logits, probabilities and labels, or embeddings."""
+    """Returns the function for a model of one vector a text: logits, probabilities and labels, or embeddings."""
     pad_id, output = _checked_encoder(model, tokenizer)
     named = isinstance(model.output, dict) or model.output_names == ["logits"]
     if len(getattr(output, "shape", ())) != 2:
-        raise ValueError(
-            "`model` must return one vector for each text, (B, C) or (B, D); received a model that returns "
-            f"{short_repr(model.output)}. `txf.layers.Pooling` pools hidden states."
-        )
+        must = "return one vector for each text, (B, C) or (B, D), as `txf.layers.Pooling` does"
+        raise bad_argument("model", must, model.output)
     _check_labels(labels, output)
 
     def answer(text):
@@ -50,20 +49,20 @@ def tagger(model, tokenizer, labels):
 
     def answer(text):
         words, _, _ = split_into_words(text)
-        ids, places, first = tokens_of_words(tokenizer, words, blanks)
-        ids = tokenizer._add_special_tokens(ids, most)
-        places, first = (
-            tokenizer._add_special_tokens(rows, most, fill) for rows, fill in ((places, -1), (first, False))
+        ids, word_of, first = tokens_of_words(tokenizer, words, blanks)
+        ids = add_start_and_end(tokenizer, ids, most)
+        word_of, first = (
+            add_start_and_end(tokenizer, rows, most, fill) for rows, fill in ((word_of, -1), (first, False))
         )
         logits = logits_of(model(_padded(ids, pad_id), training=False))
         probabilities = tf.nn.softmax(tf.cast(logits, tf.float32))
         at = tf.where(first.to_tensor(False))  # the first tokens of words
         own = tf.gather_nd(probabilities, at)
-        place, count = tf.ragged.boolean_mask(places, first).flat_values[:, None], tf.size(words.flat_values)[None]
+        index, count = tf.ragged.boolean_mask(word_of, first).flat_values[:, None], tf.size(words.flat_values)[None]
         tags = tf.tensor_scatter_nd_update(
-            tf.fill(count, ""), place, tf.gather(tf.constant(labels), tf.argmax(own, axis=1))
+            tf.fill(count, ""), index, tf.gather(tf.constant(labels), tf.argmax(own, axis=1))
         )
-        scores = tf.scatter_nd(place, tf.reduce_max(own, axis=1), tf.cast(count, tf.int64))
+        scores = tf.scatter_nd(index, tf.reduce_max(own, axis=1), tf.cast(count, tf.int64))
         columns = {"word": words.flat_values, "tag": tags, "score": scores}
         return {name: words.with_flat_values(values).to_tensor() for name, values in columns.items()}
 
@@ -74,10 +73,8 @@ def pair_classifier(model, tokenizer, labels=None, separator=None):
     """Returns the function for a model that reads two texts in one row: logits, labels and probabilities, or scores."""
     names, output = {*inputs_by_name(model)}, logits_of(model.output)
     if names not in ({"token_ids"}, {"token_ids", "token_type_ids"}) or len(getattr(output, "shape", ())) != 2:
-        raise ValueError(
-            "`model` must turn token ids, and token type ids, into logits (B, C) where `pairs` is True; received a "
-            f"model of {short_repr(model.input)}."
-        )
+        must = "turn token ids, and token type ids, into logits (B, C) for `pairs`"
+        raise bad_argument("model", must, model.input)
     pad_id = _check_fit("tokenizer", tokenizer, embedded_input(model, "token_ids"))
     if pad_id is None:
         raise ValueError("`tokenizer` must have a token of padding where `pairs` is True; received pad_id=None.")
@@ -99,22 +96,20 @@ def pair_classifier(model, tokenizer, labels=None, separator=None):
 
 
 def _most_probable(logits, labels):
-    """The answer of a classifier of one label."""
+    """Returns the answer of a classifier of one label."""
     label = tf.gather(tf.constant(labels), tf.argmax(logits, axis=1))
     return {"label": label, "probabilities": tf.nn.softmax(logits), "logits": logits}
 
 
 def logits_of(output):
-    """The logits of a model's output, which may be a dict of several; None for a dict without logits."""
+    """Returns the logits of a model's output, which may be a dict; None for a dict without logits."""
     return output.get("logits") if isinstance(output, dict) else output
 
 
 def _checked_encoder(model, tokenizer):
-    """Returns the id of padding and the symbolic output. Raises ValueError if a model takes more than token ids."""
+    """Returns the id of padding and the symbolic output. Raises ValueError if the model takes more than token ids."""
     if len(model.inputs) != 1 or len(model.inputs[0].shape) != 2 or "int" not in model.inputs[0].dtype:
-        raise ValueError(
-            f"`model` must take token ids (B, L), and nothing else; received a model of {short_repr(model.input)}."
-        )
+        raise bad_argument("model", "take token ids (B, L), and nothing else", model.input)
     [name] = inputs_by_name(model)
     pad_id = _check_fit("tokenizer", tokenizer, embedded_input(model, name))
     return pad_id, logits_of(model.output)
@@ -122,7 +117,7 @@ def _checked_encoder(model, tokenizer):
 
 def _check_labels(labels, output):
     if labels is not None and len(checked_names(labels)) != output.shape[-1]:
-        raise ValueError(f"`labels` must be {output.shape[-1]}, one for each class; received {short_repr(labels)}.")
+        raise bad_argument("labels", f"be {output.shape[-1]}, one for each class", labels)
 
 
 def completer(model, tokenizer, seed=None, start_id=None, **options):
@@ -130,15 +125,17 @@ def completer(model, tokenizer, seed=None, start_id=None, **options):
     prompt = token_input(model, target_name(model))
     _check_ids("tokenizer", tokenizer, prompt)
     start_ids = [] if start_id is None else start_list(start_id, prompt.vocab_size)
-    options = _ending(tokenizer, options) | options
+    options = stop_option(tokenizer, options) | options
     tokenizer = tokenizer.from_config({**tokenizer.get_config(), "end": []})
     most = tokenizer._max_length
-    longest = most and most + len(start_ids)
+    longest = None if most is None else most + len(start_ids)
     generate = model.make_generate_function(**options, longest_prompt=longest)
     seed, each = _seed(seed), options.get("num_return_sequences")
 
     def answer(text):
-        rows = _without_padding(row(tokenizer, text, most), prompt.pad_id)
+        rows = row(tokenizer, text, most)
+        if prompt.pad_id is not None:
+            rows = tf.ragged.boolean_mask(rows, rows != prompt.pad_id)
         if start_ids:
             rows = tf.concat([tf.tile([start_ids], [rows.nrows(), 1]), rows], axis=1)
         lengths = tf.cast(rows.row_lengths(), tf.int32)
@@ -156,7 +153,7 @@ def translator(model, tokenizer, target_tokenizer=None, seed=None, **options):
     pad_id = _check_fit("tokenizer", tokenizer, token_input(model, "source_ids"))
     target_tokenizer = target_tokenizer or tokenizer
     _check_ids("target_tokenizer", target_tokenizer, token_input(model, "target_ids"))
-    options = _beginning(model, target_tokenizer) | _ending(target_tokenizer, options) | options
+    options = start_option(model, target_tokenizer) | stop_option(target_tokenizer, options) | options
     generate = model.make_generate_function(**options)
     seed, each = _seed(seed), options.get("num_return_sequences")
 
@@ -167,29 +164,24 @@ def translator(model, tokenizer, target_tokenizer=None, seed=None, **options):
     return answer
 
 
-def _beginning(model, tokenizer):
-    """The default of the option `start_id` of `generate`: the token that the targets of the training begin with."""
+def start_option(model, tokenizer):
+    """Returns the default of `start_id` of `generate`: the first token of the targets in training."""
     known = tokenizer.start and not any(isinstance(layer, Start) for layer in model.layers)
     return {"start_id": tokenizer.token_to_id(tokenizer.start[0])} if known else {}
 
 
-def _ending(tokenizer, options):
-    """The default of the option `stop_ids` of `generate`: the token that the targets of the training end with."""
-    known = tokenizer.end and not {"stop_ids", "stop_sequences"} & options.keys()
+def stop_option(tokenizer, options=()):
+    """Returns the default of `stop_ids` of `generate`: the last token of the targets in training."""
+    known = tokenizer.end and not {"stop_ids", "stop_sequences"} & {*options}
     return {"stop_ids": tokenizer.token_to_id(tokenizer.end[0])} if known else {}
 
 
 def _check_ids(name, tokenizer, tokens):
-    """Raises ValueError if a tokenizer has ids that the model does not have, or another padding."""
+    """Raises ValueError if a tokenizer has more ids than the model, or another padding."""
     if tokenizer.vocab_size > tokens.vocab_size:
-        raise ValueError(
-            f"`{name}` must have at most the model's {tokens.vocab_size} tokens; received a tokenizer of "
-            f"{tokenizer.vocab_size}."
-        )
+        raise bad_argument(name, f"have at most the model's {tokens.vocab_size} tokens", tokenizer.vocab_size)
     if tokens.pad_id is not None and tokenizer.pad_id != tokens.pad_id:
-        raise ValueError(
-            f"`{name}` must have the model's padding, pad_id={tokens.pad_id}; received pad_id={tokenizer.pad_id}."
-        )
+        raise bad_argument(name, f"have the model's padding, pad_id={tokens.pad_id}", tokenizer.pad_id)
 
 
 def _check_fit(name, tokenizer, tokens):
@@ -199,28 +191,18 @@ def _check_fit(name, tokenizer, tokens):
         _check_ids(name, tokenizer, tokens)
         pad_id, longest = tokens.pad_id, tokens.max_length
     if pad_id is None and tokenizer._max_length is None:
-        raise ValueError(
-            f"`{name}` must have a fixed `length`, as no token is padding; received {short_repr(tokenizer.length)}."
-        )
+        raise bad_argument(name, "have a fixed `length`, as no token is padding", tokenizer.length)
     if longest is not None and (tokenizer._max_length is None or tokenizer._max_length > longest):
-        raise ValueError(
-            f"`{name}` must have a `length` of at most the model's max_length={longest}; received "
-            f"{short_repr(tokenizer.length)}."
-        )
+        raise bad_argument(name, f"have a `length` of at most the model's max_length={longest}", tokenizer.length)
     return pad_id
 
 
 def _padded(ids, pad_id):
-    """Dense ids (B, L), L at least 1."""
+    """Returns dense ids (B, L); L is at least 1."""
     if isinstance(ids, tf.RaggedTensor):
         ids = ids.to_tensor(pad_id)
     missing = tf.cast(tf.shape(ids)[1] == 0, tf.int32)
     return tf.pad(ids, [[0, 0], [missing, 0]], constant_values=pad_id or 0)
-
-
-def _without_padding(rows, pad_id):
-    """Ragged ids (B, L) without the model's padding."""
-    return rows if pad_id is None else tf.ragged.boolean_mask(rows, rows != pad_id)
 
 
 def _until_end(tokens):
@@ -229,7 +211,7 @@ def _until_end(tokens):
 
 
 def _text(rows, tokenizer):
-    """The texts of ids; leaves out ids beyond the tokenizer's vocabulary."""
+    """Returns the texts of ids, without ids beyond the tokenizer's vocabulary."""
     return tokenizer.detokenize(tf.ragged.boolean_mask(rows, rows < tokenizer.vocab_size))
 
 
@@ -240,9 +222,9 @@ def _result(text, scores, each):
 
 
 def _seed(seed):
-    """A function that returns a seed, int64 (2,): the same at each call, or with None another at each call."""
+    """Returns a function that returns a seed, int64 (2,): always the same, or with None a new seed at each call."""
     if seed is None:
-        draw = tf.raw_ops.RandomUniformInt  # whose draws Keras' seed does not fix
+        draw = tf.raw_ops.RandomUniformInt  # Keras' seed does not fix its draws
         return lambda: draw(shape=[2], minval=tf.constant(0, tf.int64), maxval=tf.int64.max, seed=0, seed2=0)
     state = keras.ops.convert_to_numpy(seed_state(seed))
     return lambda: tf.constant(state, tf.int64)

@@ -16,8 +16,8 @@ from keras_txf.layers.base import call_parameters
 from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
 from keras_txf.layers.cache_slots import cache_slots
 from keras_txf.layers.caches import Cache
-from keras_txf.ops.tensors import swap_heads
 from keras_txf.ops.masks import combine_masks
+from keras_txf.ops.tensors import swap_heads
 
 CONTEXT = "context_"  # prefix of the names of the second cache in a memory with two caches
 

@@ -11,8 +11,8 @@ from keras_txf.generation.decoding.cached_part import CachedPart, attends_to_its
 from keras_txf.generation.decoding.keras_layers import keras_reader
 from keras_txf.generation.decoding.parts import CutPart, Part, PositionsPart, PrefixPart, PromptPart, arguments_of
 from keras_txf.layers.base import call_parameters
-from keras_txf.layers.sequence_ends import StartPositions
 from keras_txf.layers.embeddings import PositionalEmbedding
+from keras_txf.layers.sequence_ends import StartPositions
 from keras_txf.layers.soft_prompt import SoftPrompt
 
 REFUSED = ("segment_ids", "context_attention_mask", "context_segment_ids")

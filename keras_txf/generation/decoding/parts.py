@@ -12,8 +12,8 @@ from keras_txf.backend.flat_graph import Symbol, with_values
 from keras_txf.backend.functional_graph import drop_mask, mask_of, set_mask
 from keras_txf.checks import short_repr
 from keras_txf.layers.base import call_parameters
-from keras_txf.layers.sequence_ends import Start, StartPositions
 from keras_txf.layers.embeddings import PositionalEmbedding
+from keras_txf.layers.sequence_ends import Start, StartPositions
 
 
 def logits_of(outputs):
