@@ -239,7 +239,7 @@ def refuses(words, kind="decoder_generator", tokenizer=LETTERS, model=None, **op
     (["`target_tokenizer`", "'decoder_generator"], {"target_tokenizer": LETTERS}),
     (["`tokenizer`", "11 tokens", "259"], {"tokenizer": learnt("bytes")}),
     (["`tokenizer`", "11 tokens", "259"], {"kind": "encoder_classifier", "tokenizer": learnt("bytes")}),
-    (["`tokenizer`", "pad_id=0", "pad_id=3"], {"tokenizer": letters(pad_token="[END]")}),
+    (["`tokenizer`", "pad_id=0", "received 3"], {"tokenizer": letters(pad_token="[END]")}),
     (["`tokenizer`", "pad_id=0", "None"],
      {"kind": "encoder_classifier", "tokenizer": letters(pad_token=None, length=None)}),
     (["'stream'", "an option of `export`", "Known"], {"stream": True}),
