@@ -29,12 +29,12 @@ EXPERT_WIDTH = {"gate_kernel": 2, "gate_bias": 1, "intermediate_kernel": 2, "int
 ADAPTED = ("kernel", "bias", "lora_a", "lora_b")  # an adapter puts its own name before these names
 
 # Every class of this package that holds weights: its variables, and the matrices inside it, by their names in paths.
-# A new weight needs an entry here, and a rule below if it should be split.
+# A new weight needs an entry here, and a rule below if it should be split. A layer of a family of checkpoints has its
+# names in its attribute `known_weights`.
 ATTENTION = {"query", "key", "value", "output", "position_query", "position_key", "sinks"}
 KNOWN = {
     "AttentionPooling": {"query"},
     "AudioEmbedding": set(),
-    "Convolution": {"kernel", "bias"},
     "CrossAttention": ATTENTION,
     "DisentangledPositions": {"embeddings"},
     "FeatureEmbedding": {"projection"},
@@ -48,7 +48,7 @@ KNOWN = {
     },
     "LayerScale": {"gamma"},
     "LogitAdjustment": {"bias"},
-    "MixtureOfExperts": {*EXPERTS, "router", "router_bias", "e_score_correction_bias", "shared_gate"},
+    "MixtureOfExperts": {*EXPERTS, "router", "e_score_correction_bias", "shared_gate"},
     "MultiHeadSelfAttention": ATTENTION,
     "PatchEmbedding": {"patch", "position", "class_token", "distillation_token", "register_tokens"},
     "PerHeadNormalization": {"gamma"},
@@ -61,7 +61,6 @@ KNOWN = {
     "SimilarityLogits": {"logit_scale", "logit_bias"},
     "SoftPrompt": {"vectors"},
     "SpanLogits": set(),
-    "StoredRotary": {"frequencies"},
     "TableBias": {"embeddings"},
 }  # fmt: skip
 MATRICES = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding)
@@ -98,9 +97,9 @@ def _check_known(layer):
     if not cls.__module__.startswith("keras_txf.") or isinstance(layer, (Projection, keras.Model)):
         return
     names = [parent.__name__ for parent in cls.__mro__ if parent.__name__ in KNOWN]
-    known = set().union(*(KNOWN[name] for name in names))
+    known = set().union(*(KNOWN[name] for name in names), getattr(cls, "known_weights", ()))
     # A layer without an entry, such as a block, may hold matrices of the caller's own parts.
-    kinds = MATRICES if names else Projection
+    kinds = MATRICES if known else Projection
     parts = flatten_layers(layer, False)
     inner = {id(deep) for part in parts for deep in flatten_layers(part, False)}
     weights = [(weight.name, weight) for weight in _own_weights(layer)]

@@ -75,6 +75,13 @@ def test_a_saved_model_is_the_same_again(loaded, tmp_path):
 
 
 @pytest.mark.slow
+def test_layout_map_knows_each_weight(loaded):
+    mesh = keras.distribution.DeviceMesh((2, 1), ("batch", "model"), ["cpu:0", "cpu:1"])
+    _, model = loaded
+    assert set(txf.training.layout_map(model, mesh)) == {weight.path for weight in model.weights}
+
+
+@pytest.mark.slow
 def test_greedy_answers_are_those_of_transformers(loaded, uncompiled):
     family, model = loaded
     path = GOLDEN / family / "greedy.json"

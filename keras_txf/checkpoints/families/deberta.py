@@ -152,6 +152,8 @@ class Convolution(Layer):
 
     """
 
+    known_weights = ("kernel", "bias")  # which `layout_map` leaves whole
+
     def __init__(self, kernel_size=3, activation="tanh", **kwargs):
         super().__init__(**kwargs)
         self.kernel_size = checks.size("kernel_size", kernel_size)

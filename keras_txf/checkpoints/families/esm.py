@@ -157,6 +157,7 @@ class StoredRotary(Layer):
     """
 
     names_own_weights = True  # see `build_named`
+    known_weights = ("frequencies",)  # which `layout_map` leaves whole
 
     def __init__(self, head_dim, base=10000.0, **kwargs):
         super().__init__(**kwargs)

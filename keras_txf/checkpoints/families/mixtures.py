@@ -70,6 +70,8 @@ class ClippedExperts(MixtureOfExperts):
         limit: the largest value of both projections.
     """
 
+    known_weights = ("router_bias",)  # which `layout_map` leaves whole
+
     def __init__(self, *sizes, limit=7.0, **options):
         super().__init__(*sizes, **options)
         self.limit = checks.positive_number("limit", limit)
