@@ -15,7 +15,7 @@ import textwrap
 import typing
 from collections.abc import Sequence
 
-from keras_txf.checks import known_names
+from keras_txf.checks import OF_PARTS, known_names
 
 LINE = "{options}"  # of a docstring, in whose place the options are listed
 WIDTH = 118
@@ -64,6 +64,7 @@ def take_options(cls, options):
     """
     defaults = _defaults(option_table(cls.__init__))
     own = {name: options.pop(name, default) for name, default in defaults.items()}
+    known_names(f"an option of {cls.__name__}", OF_PARTS.keys() & options.keys(), defaults)  # Keras says less of them
     return checked(_options_hint(cls.__init__), own)
 
 
