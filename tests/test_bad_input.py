@@ -68,7 +68,7 @@ COMBINATIONS = [
     (lambda: generator(embedding=keras.layers.Embedding(11, 8)), "`embedding`|PositionalEmbedding|Embedding"),
     (lambda: generator(embedding=Embedding(11, 8), pad_id=3), "`pad_id`|`embedding`|3"),
     (lambda: generator(combine="concat"), "'combine'|embedding=PositionalEmbedding(..., combine=...)"),
-    (lambda: Encoder(2, stochastic_depth=0.1), "'stochastic_depth'|EncoderBlock|residual=Residual(stochastic_depth=...)"),
+    (lambda: Encoder(2, stochastic_depth=0.1), "'stochastic_depth'|residual=Residual(stochastic_depth=...)"),
     (lambda: encoder(qk_norm=True), "'qk_norm'|attention=MultiHeadSelfAttention(..., qk_norm=...)"),
     (lambda: Embedding(11, 8, combine="concat")(X, reverse=True), "`reverse`|concat"),
     (lambda: classifier(packed=True), "'packed'|encoder_classifier"),

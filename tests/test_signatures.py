@@ -7,6 +7,9 @@ import keras
 import pytest
 
 import keras_txf as txf
+from keras_txf import checks
+from keras_txf.layers import option_tables
+from keras_txf.layers.shown_options import default_options
 
 AREAS = ("checkpoints", "generation", "layers", "models", "tasks", "text", "training", "visualize")
 
@@ -151,3 +154,8 @@ def test_a_misspelt_option_of_a_tokenizer_is_refused_before_the_training():
 def test_options_of_a_layer_are_given_by_name():
     with pytest.raises(TypeError, match="takes from 1 to 2 positional arguments but 3 were given"):
         txf.layers.EncoderBlock(2, 8)
+
+
+def test_builders_know_where_each_option_of_attention_belongs():
+    own = default_options(option_tables.AttentionOptions).keys() - default_options(option_tables.BlockOptions).keys()
+    assert own <= checks.OF_PARTS.keys()

@@ -243,7 +243,9 @@ OTHER_NAMES = {
 ATTENTION = "attention=MultiHeadSelfAttention(..., {}=...)"
 EMBEDDING = "embedding=PositionalEmbedding(..., {}=...)"
 OF_PARTS = {
-    **dict.fromkeys(("qk_norm", "logit_soft_cap", "scale", "sinks", "output_projection"), ATTENTION),
+    **dict.fromkeys(
+        ("qk_norm", "logit_soft_cap", "scale", "sinks", "output_projection", "output_bias", "key_bias"), ATTENTION
+    ),
     "attention_probs_dropout_prob": ATTENTION.format("dropout"),
     "attention_dropout": ATTENTION.format("dropout"),
     "attention_bias": ATTENTION.format("use_bias"),

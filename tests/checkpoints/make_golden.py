@@ -42,8 +42,6 @@ def main():
     for case in checkpoint_cases.CASES:
         families.setdefault(case.family, case)
     families = {name: families[name] for name in sys.argv[1:]} or families
-    for family in families:
-        shutil.rmtree(FOLDER / family, ignore_errors=True)
     for family, case in families.items():
         case = dataclasses.replace(case, options=smaller(case.options))
         model = case.model()
@@ -54,6 +52,7 @@ def main():
         with torch.no_grad():
             outputs = model(**{name: torch.tensor(value) for name, value in values.items()})
         logits = checkpoint_cases.answer_of(outputs).numpy()
+        shutil.rmtree(FOLDER / family, ignore_errors=True)  # now, when the model has answered
         (FOLDER / family).mkdir(parents=True)
         if model.can_generate():
             prompts, forbidden, answers = checkpoint_cases.greedy(model)
