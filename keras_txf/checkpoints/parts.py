@@ -1,7 +1,8 @@
-"""The parts of a family's blocks: layers made from the words of its table.
+"""Makes the parts of a family's blocks from the options in its table.
 
-A table says `qk_norm` or `attention_dropout` as a word next to `num_heads`. A builder has no such options: they are
-options of the attention, the feed-forward network, the norm or the residual stream that is passed to it.
+A table holds options such as `qk_norm` or `attention_dropout` next to `num_heads`. A builder does not take them: they
+are options of the attention, the feed-forward network, the norm or the residual stream. The functions here make a part
+if the table sets such an option, and leave it out if the builder would make the same part without it.
 """
 
 import inspect
@@ -16,7 +17,7 @@ from keras_txf.layers.residual import as_residual
 from keras_txf.models.embeddings import EMBEDDING_OPTIONS
 from keras_txf.models.stack import each_value, resolve_encoding
 
-WORDS = {  # part -> words of a table -> options of the part
+TABLE_OPTIONS = {  # part -> option in the table of a family -> option of the part
     "attention": {
         "attention_bias": "use_bias",
         "attention_output_bias": "output_bias",
@@ -33,6 +34,7 @@ WORDS = {  # part -> words of a table -> options of the part
         "feed_forward_dropout": "dropout",
     },
     "norm": {"norm_bias": "center"},
+    "residual": {"residual_scale": "scale", "layer_scale": "layer_scale", "stochastic_depth": "stochastic_depth"},
     "logit_adjustment": {"logit_scale": "scale", "logit_bias": "use_bias", "final_logit_soft_cap": "soft_cap"},
     "embedding": {
         "embedding_dim": "dim",
@@ -40,79 +42,40 @@ WORDS = {  # part -> words of a table -> options of the part
         "masked_id": "masked_id",
         "embedding_dropout": "dropout",
     },
-    "residual": {"residual_scale": "scale", "layer_scale": "layer_scale", "stochastic_depth": "stochastic_depth"},
 }
-PARTS = "attention", "feed_forward", "norm", "residual"  # of a block
-OF_BLOCKS = {word for part in PARTS for word in WORDS[part]}
+BLOCK_PARTS = ("attention", "feed_forward", "norm", "residual")
+BLOCK_TABLE_OPTIONS = {name for part in BLOCK_PARTS for name in TABLE_OPTIONS[part]}
+CROSS_ATTENTION_OPTIONS = ("num_heads", "num_key_value_heads", "head_dim")
+SIDES = (("encoder_options", "decoder_options"), ("image_options", "text_options"))
 
 
 def with_parts(builder, options):
-    """Returns the options of a builder in which layers and values replace the words about parts.
+    """Returns the options of a builder, in which parts replace the table's options of parts.
 
     Args:
         builder: a function of `txf.models`, or a partial of one.
-        options: the words of a family, and options of the builder.
+        options: options of a family's table, and of the builder.
     """
     for side in (options, *(value for value in options.values() if isinstance(value, dict))):
         for position in each_value(side.get("position")):
             set_policy(position, options.get("dtype"))  # an attention builds its position layer at once
-    taken = inspect.signature(builder).parameters
-    if "logit_adjustment" in taken:
+    parameters = inspect.signature(builder).parameters
+    if "logit_adjustment" in parameters:
         options = _with_adjustment(options)
-    for sides in (("encoder_options", "decoder_options"), ("image_options", "text_options")):
-        if sides[0] in taken:
-            return _with_sides(options, *sides)
-    if "embedding" in taken:
+    for sides in SIDES:
+        if sides[0] in parameters:
+            return _with_sides(options, sides)
+    if "embedding" in parameters:
         options = _with_embedding(options)
-    return block_parts(options, getattr(builder, "func", builder).__name__ == "decoder_generator")
-
-
-def _with_adjustment(options):
-    """The options in which a `LogitAdjustment` replaces the words about it."""
-    words = WORDS["logit_adjustment"]
-    given = {ours: options[word] for word, ours in words.items() if options.get(word)}
-    rest = {name: value for name, value in options.items() if name not in words}
-    return {**rest, "logit_adjustment": LogitAdjustment(**given)} if given else rest
-
-
-def _with_embedding(options):
-    """The options in which a `PositionalEmbedding` replaces words that a builder does not have."""
-    words = WORDS["embedding"]
-    given = {ours: options[word] for word, ours in words.items() if options.get(word) is not None}
-    rest = {name: value for name, value in options.items() if name not in words}
-    if not given:
-        return rest
-    own = {ours: rest.pop(name) for name, ours in EMBEDDING_OPTIONS.items() if name in rest}
-    own["position_encoding"] = resolve_encoding(options)
-    cls = TokenDropoutEmbedding if "masked_id" in given else PositionalEmbedding
-    layer = cls(options["vocab_size"], **{"dim": options["dim"], "scale": True, **own, **given})
-    return {**rest, "embedding": layer}
-
-
-def _with_sides(options, *sides):
-    """The options of a model of two sides, whose parts stand in the options of each side."""
-    for word in WORDS["embedding"]:
-        if options.get(word) is not None:
-            raise ValueError(f"`{word}` is for models of one side; received {short_repr(options[word])}.")
-    own = {side: options.get(side) or {} for side in sides}
-    rest = {name: value for name, value in options.items() if name not in sides}
-    if not OF_BLOCKS & {name for one in (rest, *own.values()) for name in one}:
-        return options
-    of_blocks = OF_BLOCKS.union(*OPTIONS.values(), PARTS, ("use_bias", "norm_epsilon"))
-    shared = {name: rest.pop(name) for name in of_blocks & rest.keys()}
-    for side in sides:
-        causal = {"causal": True} if side == "text_options" else {}
-        is_decoder = side == "decoder_options"
-        rest[side] = block_parts({**causal, **shared, **own[side]}, is_decoder, is_decoder)
-    return {**rest, "num_heads": shared.get("num_heads")}
+    return block_parts(options, causal=getattr(builder, "func", builder).__name__ == "decoder_generator")
 
 
 def block_parts(options, causal=False, cross_attention=False):
-    """Returns the options of blocks in which layers and values replace the words about parts.
+    """Returns options of blocks, in which parts replace the table's options of parts.
 
     Args:
-        options: options of a block or of a builder, and words.
-        causal: whether the blocks are those of a decoder.
+        options: options of a family's table, and of a block or a builder.
+        causal: whether the blocks are blocks of a decoder.
         cross_attention: whether the blocks attend to a context.
     """
     parts = {
@@ -123,84 +86,147 @@ def block_parts(options, causal=False, cross_attention=False):
         "residual": _residual(options),
     }
     parts = {name: part for name, part in parts.items() if part is not None}
-    replaced = OF_BLOCKS.union(*(OPTIONS.get(name, ()) for name in parts))
-    return {**{name: value for name, value in options.items() if name not in replaced}, **parts}
+    replaced = BLOCK_TABLE_OPTIONS.union(*(OPTIONS.get(name, ()) for name in parts))
+    return {**_without(options, replaced), **parts}
+
+
+def _with_adjustment(options):
+    """Returns the options of a builder with a `LogitAdjustment`, if the table sets an option of it."""
+    adjustment = _part_options("logit_adjustment", options, unset=(None, 0.0))
+    rest = _without(options, TABLE_OPTIONS["logit_adjustment"])
+    return {**rest, "logit_adjustment": LogitAdjustment(**adjustment)} if adjustment else rest
+
+
+def _with_embedding(options):
+    """Returns the options of a builder with a `PositionalEmbedding`, if the table sets an option of it alone."""
+    from_table = _part_options("embedding", options)
+    rest = _without(options, TABLE_OPTIONS["embedding"])
+    if not from_table:
+        return rest
+    if options.get("embedding") is not None:
+        name = next(name for name in TABLE_OPTIONS["embedding"] if options.get(name) is not None)
+        raise ValueError(
+            f"`{name}` does not go with a layer as `embedding`, which brings its own; received "
+            f"{short_repr(options[name])}."
+        )
+    from_builder = {name: rest.pop(option) for option, name in EMBEDDING_OPTIONS.items() if option in rest}
+    from_builder["position_encoding"] = resolve_encoding(options)
+    cls = TokenDropoutEmbedding if "masked_id" in from_table else PositionalEmbedding
+    layer = cls(options["vocab_size"], **{"dim": options["dim"], "scale": True, **from_builder, **from_table})
+    return {**rest, "embedding": layer}
+
+
+def _with_sides(options, sides):
+    """Returns the options of a model with two sides: the parts of a side's blocks are in the options of the side."""
+    for name in TABLE_OPTIONS["embedding"]:
+        if options.get(name) is not None:
+            raise ValueError(f"`{name}` is for models of one side; received {short_repr(options[name])}.")
+    own = {side: options.get(side) or {} for side in sides}
+    rest = _without(options, sides)
+    if BLOCK_TABLE_OPTIONS.isdisjoint(rest.keys() | set().union(*own.values())):
+        return options
+    movable = BLOCK_TABLE_OPTIONS.union(*OPTIONS.values(), BLOCK_PARTS, ("use_bias", "norm_epsilon"))
+    shared = {name: rest.pop(name) for name in movable & rest.keys()}
+    for side in sides:
+        default = {"causal": True} if side == "text_options" else {}
+        is_decoder = side == "decoder_options"
+        rest[side] = block_parts({**default, **shared, **own[side]}, is_decoder, is_decoder)
+    return {**rest, "num_heads": shared.get("num_heads")}
 
 
 def _attention(cls, options, causal=False):
-    """The attention that the words ask for, or None if a block makes the same of its own options."""
-    given = _given("attention", options)
-    if given is None:
+    """Returns the attention that the table asks for, or None if a block would make the same one."""
+    from_table = _needed_options("attention", options)
+    if from_table is None:
         return None
-    names = OPTIONS["attention"] if cls is MultiHeadSelfAttention else ("num_heads", "num_key_value_heads", "head_dim")
-    own = {name: options[name] for name in names if name in options}
-    if cls is MultiHeadSelfAttention:
-        own["causal"] = causal or options.get("causal", False)
-    epsilon, bias = options.get("norm_epsilon", 1e-5), options.get("use_bias", True)
-    return _each(cls, {"norm_epsilon": epsilon, "use_bias": bias, **own, **given})
+    is_self_attention = cls is MultiHeadSelfAttention
+    names = OPTIONS["attention"] if is_self_attention else CROSS_ATTENTION_OPTIONS
+    from_block = {name: options[name] for name in ("norm_epsilon", "use_bias", *names) if name in options}
+    if is_self_attention:
+        from_block["causal"] = causal or options.get("causal", False)
+    return _each(cls, {"norm_epsilon": 1e-5, **from_block, **from_table})
 
 
 def _feed_forward(options):
-    given, made = options.get("feed_forward"), None
-    dense = isinstance(given, (list, tuple)) and None in given  # blocks next to those with experts
-    words = _given("feed_forward", {**options, "feed_forward": None} if dense else options)
-    if words is not None:
-        own = {name: options[name] for name in OPTIONS["feed_forward"] if name in options}
-        made = _each(FeedForward, {"use_bias": options.get("use_bias", True), "activation": "relu", **own, **words})
-    return [made if one is None else one for one in given] if dense and made is not None else made
+    """Returns the feed-forward network that the table asks for, or None if a block would make the same one.
+
+    In a list of layers of experts, the network replaces each None, which stands for a block without experts.
+    """
+    experts = options.get("feed_forward")
+    has_dense_blocks = isinstance(experts, (list, tuple)) and None in experts
+    from_table = _needed_options("feed_forward", {**options, "feed_forward": None} if has_dense_blocks else options)
+    if from_table is None:
+        return None
+    from_block = {name: options[name] for name in ("use_bias", *OPTIONS["feed_forward"]) if name in options}
+    network = _each(FeedForward, {"activation": "relu", **from_block, **from_table})
+    return [network if layer is None else layer for layer in experts] if has_dense_blocks else network
 
 
 def _norm(options):
-    bias, norm = options.get("norm_bias"), options.get("norm", "layer")
-    if bias is None or bias == options.get("use_bias", True) or norm != "layer":
+    """Returns a layer norm if its bias is not as `use_bias` says, which a block would follow; else None."""
+    bias = options.get("norm_bias")
+    if bias is None or bias == options.get("use_bias", True) or options.get("norm", "layer") != "layer":
         return None
     return keras.layers.LayerNormalization(epsilon=options.get("norm_epsilon", 1e-5), center=bias)
 
 
 def _residual(options):
-    words = {ours: options[word] for word, ours in WORDS["residual"].items() if options.get(word) not in (None, 0.0)}
-    if not words:
+    """Returns the residual stream that the table asks for, or None if a block would make the same one."""
+    from_table = _part_options("residual", options, unset=(None, 0.0))
+    if not from_table:
         return None
 
-    def make(residual, **words):
+    def make(residual, **changed):
         residual = as_residual(residual)
-        return residual.from_config({**residual.get_config(), **words})
+        return residual.from_config({**residual.get_config(), **changed})
 
-    found = _each(make, {"residual": options.get("residual", "sequential"), **words})
-    if isinstance(found, list) and isinstance(words.get("stochastic_depth", []), float):
-        return [one.of_block(i, len(found)) for i, one in enumerate(found)]
-    return found
+    residuals = _each(make, {"residual": options.get("residual", "sequential"), **from_table})
+    if isinstance(residuals, list) and isinstance(from_table.get("stochastic_depth"), float):
+        return [residual.of_block(i, len(residuals)) for i, residual in enumerate(residuals)]
+    return residuals
 
 
-def _given(part, options):
-    """The words about a part, by the names of the part's options; None if they say what a block does without them.
+def _part_options(part, options, unset=(None,)):
+    """Returns the options of a part that the table sets, by their names on the part."""
+    names = TABLE_OPTIONS[part].items()
+    return {name: options[table_name] for table_name, name in names if options.get(table_name) not in unset}
+
+
+def _needed_options(part, options):
+    """Returns the options of a part that the table sets, or None if a block would make the same part without them.
 
     Args:
         part: "attention" or "feed_forward".
-        options: the words.
+        options: options of a family's table, and of a block or a builder.
+
+    Raises:
+        ValueError: a layer as the part, next to options of the part.
     """
-    given = {ours: options[word] for word, ours in WORDS[part].items() if options.get(word) is not None}
-    biased = given.get("use_bias", options.get("use_bias", True))
-    plain = {"use_bias": options.get("use_bias", True), "output_bias": biased, "key_bias": biased, "dropout": 0.0}
-    needed = [name for name, value in given.items() if value != plain.get(name, False)]
-    if not needed:
+    from_table, use_bias = _part_options(part, options), options.get("use_bias", True)
+    biased = from_table.get("use_bias", use_bias)
+    defaults = {"use_bias": use_bias, "output_bias": biased, "key_bias": biased, "dropout": 0.0}
+    changed = [name for name, value in from_table.items() if value != defaults.get(name, False)]
+    if not changed:
         return None
     if options.get(part) is not None:
-        word = next(word for word, ours in WORDS[part].items() if ours == needed[0])
+        table_name = next(key for key, name in TABLE_OPTIONS[part].items() if name == changed[0])
         raise ValueError(
-            f"`{word}` does not go with a layer as `{part}`, which replaces what it is for; received "
-            f"{short_repr(options[word])}."
+            f"`{table_name}` does not go with a layer as `{part}`, which replaces what it is for; received "
+            f"{short_repr(options[table_name])}."
         )
-    return given
+    return from_table
 
 
 def _each(make, options):
-    """What a function makes of options; of options with a list for the blocks, a list."""
-    lists = [value for value in options.values() if isinstance(value, (list, tuple))]
+    """Calls a function with options; returns a list with a result for each block if an option is a list."""
+    lists = {name: value for name, value in options.items() if isinstance(value, (list, tuple))}
     if not lists:
         return make(**options)
-    rows = [
-        {name: value[i] if isinstance(value, (list, tuple)) else value for name, value in options.items()}
-        for i in range(len(lists[0]))
-    ]
-    return [make(**row) for row in rows]
+    lengths = {name: len(values) for name, values in lists.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"Lists of options must have one value for each block; received the lengths {lengths}.")
+    return [make(**{**options, **dict(zip(lists, values))}) for values in zip(*lists.values())]
+
+
+def _without(options, names):
+    return {name: value for name, value in options.items() if name not in names}
