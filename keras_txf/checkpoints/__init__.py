@@ -1,4 +1,4 @@
-"""Loads checkpoints of Hugging Face as functional Keras models and adapters of peft, and saves both as such."""
+"""Loads and saves checkpoints of Hugging Face, as functional Keras models, and adapters of peft."""
 
 from keras_txf.checkpoints.adapters import load_adapter, save_adapter
 from keras_txf.checkpoints.files import find

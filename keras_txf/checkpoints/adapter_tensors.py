@@ -1,7 +1,7 @@
-"""The tensors of a peft adapter, and the variables of ours that they are.
+"""Reads and writes the tensors of a peft adapter.
 
-peft has A (rank, inputs) and B (outputs, rank) of a module, ours are transposed. A module may concatenate the outputs
-of several layers of ours, each with an adapter of its own.
+peft has A (rank, inputs) and B (outputs, rank) of a module; ours are transposed. A module may concatenate the outputs
+of several layers of ours, and each layer has its own adapter.
 """
 
 import re
@@ -17,7 +17,7 @@ from keras_txf.layers.projections import Projection
 
 PREFIX = "base_model.model."
 COPIED_BY_PEFT = ("lm_head",)  # adapted modules whose base peft saves with the adapter
-SAVED_BY_PEFT = ("classifier", "score")  # heads that peft saves as a whole, whatever is inside
+SAVED_BY_PEFT = ("classifier", "score")  # heads that peft saves as a whole, with every module inside
 
 
 def read_tensors(tensors, config, modules):
@@ -55,7 +55,7 @@ def read_tensors(tensors, config, modules):
 
 
 def _as_named(modules, paths):
-    """The modules by their names in a file: the names of either version of transformers, of the class or its body."""
+    """Returns the modules by their names in a file, which may be any of the four `Module.names`."""
     namings = [{module.names[i]: module for module in modules.values()} for i in range(4)]
     return max(namings, key=lambda naming: len(naming.keys() & paths))
 
@@ -65,8 +65,8 @@ def _read_low_rank(tensors, names, path, module, options, kinds, parts):
     shapes = {"lora_A.weight": (rank, sizes[0][0]), "lora_B.weight": (sum(width for _, width in sizes), rank)}
     a, b = (_read(tensors, names, (path, part), shape) for part, shape in shapes.items())
     rows = module.tensors["weight"].split(b, 0)
-    for (place, layer), own in zip(module.layers.items(), rows):
-        kinds[place] = ("low_rank", options)
+    for (layer_path, layer), own in zip(module.layers.items(), rows):
+        kinds[layer_path] = ("low_rank", options)
         parts[layer] = {"lora_a": a.T, "lora_b": own.T}
 
 
@@ -78,10 +78,10 @@ def _read_whole(tensors, names, path, module, kinds, parts, shared):
     for part, link in module.tensors.items():
         values = link.read(_read(tensors, names, (path, part), link.shape()))
         for variable, value in zip(link.variables, values):
-            place, _, own = variable.path.rpartition("/")
-            layer = module.layers.get(place)
+            layer_path, _, own = variable.path.rpartition("/")
+            layer = module.layers.get(layer_path)
             if isinstance(layer, Projection) and own in ("kernel", "bias"):
-                kinds[place] = ("whole", {})
+                kinds[layer_path] = ("whole", {})
                 parts.setdefault(layer, {})[own] = value
             else:
                 shared.append((variable, value))
@@ -107,10 +107,10 @@ def _check_others(tensors, names, modules):
         if part.startswith("lora_"):
             why = "which `target_modules` does not name"
             if module is None or not module.layers:
-                why = "which is no Dense layer of the model, as embeddings and logits tied to one are not"
+                why = "which is not a Dense layer of the model: neither embeddings nor tied logits are"
             raise ValueError(
-                f"{short_repr(name)} must be of a module that may have an adapter; it is of one {why}. "
-                "The model must be that of `base_model_name_or_path` in adapter_config.json."
+                f"{short_repr(name)} must be of a module that may have an adapter; it is of a module {why}. "
+                "The model must be the `base_model_name_or_path` of adapter_config.json."
             )
         link = None if module is None else module.tensors.get(part)
         if link is None:
@@ -124,14 +124,14 @@ def _check_others(tensors, names, modules):
 
 
 def write_tensors(modules, name, shared, skipped, dtype):
-    """Returns the tensors of an adapter and what its configuration says of them.
+    """Returns the tensors of an adapter and the values of its configuration.
 
     Args:
         modules: dict of `find_modules`.
-        name: of the adapter.
+        name: name of the adapter.
         shared: list of other variables that are trained with it.
         skipped: see `CheckpointInfo`.
-        dtype: of the tensors.
+        dtype: dtype of the tensors.
 
     Returns:
         dict of names -> arrays; dict of names of modules -> options of their adapters; list of `modules_to_save`;
@@ -169,7 +169,7 @@ def write_tensors(modules, name, shared, skipped, dtype):
 
 
 def _copies(path, module):
-    """The tensors of the base of a module, by their names in a file of peft; none of an int8 one."""
+    """Returns the tensors of a module's base by their names in a file of peft; an empty dict for an int8 base."""
     values = {part: [ops.convert_to_numpy(x) for x in link.variables] for part, link in module.tensors.items()}
     if any(value.dtype.kind in "iu" for arrays in values.values() for value in arrays):
         return {}
@@ -188,9 +188,9 @@ def _is_whole(module, found, shared):
 
 
 def _joined(module, found):
-    """A, B and the options of the one adapter of a module that does what those of its layers do.
+    """Returns A, B and the options of a module's adapter that does the same as the adapters of its layers.
 
-    Where the layers have one A, it is that of the module. Otherwise the As are stacked, and B has a block for each.
+    If the layers have equal As, the module has the same A. Otherwise the As are stacked, and B has a block for each.
     """
     arrays = {
         path: [ops.convert_to_numpy(adapter.variables[part]).T for part in ("lora_a", "lora_b")]
@@ -219,7 +219,7 @@ def _joined(module, found):
 
 
 def _value(variable, found):
-    """The value of a variable, or of what an adapter has in its place."""
+    """Returns the value of a variable, or of the adapter's variable that replaces it."""
     path, _, part = variable.path.rpartition("/")
     own = found[path].variables.get(part) if path in found else None
     value = ops.convert_to_numpy(variable if own is None else own)
@@ -229,7 +229,7 @@ def _value(variable, found):
 
 
 def _check_alone(module, modules):
-    """peft saves a module with all that is inside, and a table for itself."""
+    """Raises ValueError for a trained module that peft cannot save alone: with modules inside, or a shared table."""
     inside = any(name.startswith(f"{module.name}.") for name in modules)
     if inside or module.is_shared or not module.name:
         link = next(iter(module.tensors.values()))
@@ -250,7 +250,7 @@ def _check_held(shared, modules):
 
 
 def _as_peft_wraps(names, modules):
-    """Names of modules, with a head that peft saves as a whole instead of all modules within the head."""
+    """Returns names of modules, with the name of a head that peft saves as a whole instead of all modules inside."""
     for head in SAVED_BY_PEFT:
         within = {module.name for module in modules.values() if module.name.startswith(f"{head}.")}
         if within and within <= set(names):

@@ -52,19 +52,19 @@ def load_adapter(
         model: the model of the base from `load`, with the same task as in peft; float, int8 or int4.
         path: a folder with `adapter_config.json` and `adapter_model.safetensors`, or the name of a repository on the
             Hub. A module that concatenates several layers of ours, such as `c_attn` of GPT-2, gives each of them its
-            rows of B and a copy of A. Of `modules_to_save`, Dense layers become a part of the adapter; other weights,
-            such as those of norms, are replaced in the model itself.
-        name: what to call the adapter here.
-        config: of the base, for a model that `load` did not return: dict of a `config.json`, or path of a folder that
-            has one.
+            rows of B and a copy of A. Dense layers among `modules_to_save` become a part of the adapter; other weights,
+            such as the weights of norms, are replaced in the model itself.
+        name: name of the adapter in the model.
+        config: config.json of the base, for a model that `load` did not return: a dict, or path of a folder that has
+            one.
         revision: branch, tag or commit on the Hub.
 
     Raises:
         ImportError: a name of the Hub without `huggingface_hub`.
-        ValueError: no such folder; a damaged file; another kind of adapter than LoRA, or LoRA with `use_dora`, a
-            trained `bias`, `layer_replication`, `target_parameters` or initial values that change the base; an adapter
-            of an embedding or of logits that are tied to it; a module or a size that the model does not have; missing
-            tensors; a name that is taken. The model is then as it was.
+        ValueError: a missing folder; a damaged file; an adapter that is not LoRA, or LoRA with `use_dora`, a trained
+            `bias`, `layer_replication`, `target_parameters` or initial values that change the base; an adapter of an
+            embedding or of tied logits; a module or a size that the model does not have; missing tensors; a name that
+            is taken. The model is then unchanged.
 
     Example:
 
@@ -119,19 +119,19 @@ def save_adapter(
 
     Args:
         model: the model of the base from `load`, with the adapter.
-        folder: a new folder, or one with an adapter, which is replaced at once when all is written; other files in it
-            stay. The heads of the adapter become `modules_to_save`. Layers of ours that one module of the checkpoint
-            concatenates share its A if theirs are equal; otherwise the module's rank is the sum of theirs, and B has a
-            block for each. The base of an adapted `lm_head` goes along, as peft has it.
-        name: of the adapter. What else is trained while it is active goes with it.
+        folder: a new folder, or a folder with an adapter, which is replaced at once when all is written; its other
+            files stay. The heads of the adapter become `modules_to_save`. Layers of ours that one module of the
+            checkpoint concatenates share one A if their As are equal; otherwise the module's rank is the sum of their
+            ranks, and B has a block for each layer. The base of an adapted `lm_head` is saved too, as in peft.
+        name: name of the adapter. Other weights that are trained while it is active are saved with it.
         config: see `load_adapter`.
-        base: what peft should know the base by; default the folder or the repository that the model was loaded from.
+        base: path or name of the base for peft; default: the folder or repository that the model was loaded from.
         dtype: "float32", "float16" or "bfloat16".
 
     Raises:
         ValueError: no adapter of this name; a model of unknown origin without `config`; trained weights that peft has
-            no module for, such as a table that embedding and logits share; a folder with other files, or one that
-            cannot be written to. The folder is then as it was.
+            no module for, such as a table that embedding and logits share; a folder with files but no adapter, or a
+            folder that cannot be written to. The folder is then unchanged.
 
     Example:
 
@@ -167,13 +167,13 @@ def save_adapter(
 
 
 def _info_of(model, config):
-    """The `CheckpointInfo` of a model with any options of `load`: no option changes the names of modules."""
+    """Returns the `CheckpointInfo` of a model with any options of `load`: no option changes the names of modules."""
     known = checkpoint_info_of(model) if config is None else None
     return find_checkpoint_info(model, config) if known is None else known
 
 
 def _name_of(folder):
-    """The name of a repository whose files are in the Hub's cache, or the path of another folder."""
+    """Returns the name of a repository if a folder is in the Hub's cache, or the path of another folder."""
     if folder is None:
         return None
     repository = folder.parent.parent.name
@@ -190,9 +190,9 @@ class Module:
     """A module of the class of a checkpoint.
 
     Args:
-        names: its name in the class; its name there before transformers 5; both in the class of the body alone.
+        names: name in the class, name in the class before transformers 5, and both names in the class of the body.
         tensors: dict of the last parts of the names of its tensors -> `Link`.
-        layers: the Dense layers that its kernel concatenates, by their paths; empty where a layer takes no adapter.
+        layers: the Dense layers that its kernel concatenates, by their paths; empty if a layer takes no adapter.
         is_transposed: whether its kernel is (inputs, outputs), as ours.
         is_shared: whether other parts of the model use the same table.
     """
@@ -240,7 +240,7 @@ def find_modules(model, info):
 
 
 def _in_class(link, family):
-    """Returns (name of the module now, its name before, last part of the tensor's name, link) of a tensor's modules."""
+    """Returns (new and old name of the module, last part of the tensor's name, link) for each module of a tensor."""
     old, _, last = link.name.rpartition(".")
     pattern = next((pattern for pattern in family.renamed if re.fullmatch(pattern, old)), None)
     if pattern is None:

@@ -1,4 +1,4 @@
-"""What a checkpoint's config.json asks for: a family, a task, and the model of a builder."""
+"""Finds the family and the task of a config.json, and builds its model."""
 
 import contextlib
 import dataclasses
@@ -21,9 +21,9 @@ from keras_txf.layers.token_input import inputs_by_name, logits_of
 
 
 def family_values(values):
-    """Returns the values of a config.json of one family; of a model of texts and images, the values of its text part.
+    """Returns the values of a config.json of one family: of the text part, for a model of texts and images.
 
-    They have the `model_type` of the class in `architectures` where the file has none.
+    If the file has no `model_type`, it is found by the class in `architectures`.
     """
     values = text_values(values)
     if "model_type" in values:
@@ -48,7 +48,7 @@ def find_family(values):
 
 
 def task_of(values, tasks):
-    """The name of the task of the class in a config.json, or None."""
+    """Returns the name of the task of the class in a config.json, or None."""
     architecture = (Config(values)("architectures", None) or [None])[0]
     return next((name for name, known in tasks.items() if known.architecture == architecture), None)
 
@@ -59,7 +59,7 @@ def choose_task(source, task, num_classes):
     if task is None:
         task = task_of(source.values, tasks) or next(iter(tasks))
         if task in ("masked_lm", "pretraining") and _is_body_alone(source, tasks[task], config):
-            task = "encoder"  # under the class that it was pretrained as
+            task = "encoder"  # the file names the class of its pretraining
     checks.one_of("task", task, tasks)
     checks.optional(checks.positive_integer, "num_classes", num_classes)
     if "num_classes" not in tasks[task].options(config):
@@ -79,9 +79,10 @@ def choose_task(source, task, num_classes):
 
 
 def _is_body_alone(source, task, config):
-    """Whether a file has nothing of the head.
+    """Whether a file has no tensor of the head.
 
-    A head of tied logits without a bias has no tensor: then a body alone has names without the prefix of the body.
+    A head of tied logits without a bias has no tensors. Such a file is a body alone if its names lack the
+    body's prefix.
     """
     own = {path: row for path, row in task.rows(config).items() if not as_tensor(row).inner}
     if any(map(source.has, modules_of(own))):
@@ -96,14 +97,14 @@ def _has_logits(source, task, config):
 
 
 def table_of(family, task, config, model):
-    """The rows of body and head of a model's checkpoint; `inner` marks the rows of the body."""
+    """Returns the rows of body and head of a model's checkpoint; `inner` marks the rows of the body."""
     body = {path: dataclasses.replace(as_tensor(row), inner=True) for path, row in family.rows(config).items()}
     untied = family.tasks[task].untied if has_own_logits(model) else {}
     return {**body, **family.tasks[task].rows(config), **untied}
 
 
 def has_own_logits(model):
-    """Whether a separate layer makes the logits of a language model: they are not tied to an embedding."""
+    """Whether a language model has a layer of its logits, which are then not tied to an embedding."""
     return not any(
         isinstance(node.operation, PositionalEmbedding) and node.arguments.kwargs.get("reverse")
         for node in nodes(model)
@@ -119,7 +120,7 @@ def build(source, task, num_classes, dtype, options):
     parts = [found, *(value for value in found.values() if isinstance(value, dict))]
     numbers = [one.get(name, 0) for one in parts for name in ("num_layers", "num_decoder_layers")]
     blocks = found.get("share_blocks") or max(numbers)
-    if blocks > len(source.names):  # before the builder makes so many
+    if blocks > len(source.names):  # before the builder makes that many
         raise ValueError(
             f"config.json says that there are {blocks} blocks; the file has only {len(source.names)} tensors."
         )
@@ -155,16 +156,20 @@ def describe(model, family, task, values):
 
 
 def with_optional(family, task, options, names):
-    """The builder's options with those that the presence of a tensor among `names` decides."""
+    """Adds the builder's options that depend on the presence of a tensor among `names`."""
     for name, stored in family.stored.items():
         options = stored(options) if name in names else options
     return {**options, **{option: name in names for option, name in family.tasks[task].optional.items()}}
 
 
 def options_of(family, task, config, own):
-    """Returns the builder's options in a config.json, and whether it says that the logits are tied.
+    """Returns the builder's options for a config.json, and whether the logits are tied by it.
 
-    `own` are the caller's options.
+    Args:
+        family: `Family`.
+        task: name of the task.
+        config: `Config`.
+        own: the caller's options.
     """
     with errors_show_config(config.values, own):
         found = with_lengths(family.options(config))
@@ -179,7 +184,7 @@ def options_of(family, task, config, own):
 
 
 def with_causality(config, family, options):
-    """Returns the options with `causal` where the tokens of a decoder see the later ones too, by `is_causal`."""
+    """Adds causal=False to the options if `is_causal` lets the tokens of a decoder attend to later tokens."""
     windows = options.get("window")
     windowed = any(windows) if isinstance(windows, list) else windows
     sees_later = config("is_causal", None) is False and "causal_lm" in family.tasks
@@ -191,9 +196,9 @@ def with_causality(config, family, options):
 
 @contextlib.contextmanager
 def errors_show_config(values, options):
-    """Adds the values of config.json to an error of a builder, which names its own arguments.
+    """Adds the values of config.json to an error of a builder, which names the builder's arguments.
 
-    Catches every exception: each backend has its own for sizes that no machine holds.
+    Catches every exception: each backend raises a different one for sizes beyond the memory.
     """
     try:
         yield
@@ -209,9 +214,9 @@ def errors_show_config(values, options):
 
 
 def is_tied(source, task, config, tied):
-    """Whether the logits use the embedding, by the tensors of the file, which may hold a tied table twice.
+    """Whether the logits use the embedding. The tensors of the file decide; it may hold a tied table twice.
 
-    Not tied are logits without a tensor where config.json says so: `check_names` then reports the missing tensor.
+    If the logits have no tensor and config.json unties them, the result is False: `check_names` reports the tensor.
     """
     rows = source.family.tasks[task].rows(config)
     head = f"{rows['logits']}.weight"
@@ -224,6 +229,6 @@ def is_tied(source, task, config, tied):
 
 
 def has_token_types(values, ignore=()):
-    """Whether the model of a config.json has a table of two token types or more; `ignore` as for `load`."""
+    """Whether the model of a config.json has two token types or more; `ignore` is the argument of `load`."""
     values = family_values(drop_keys(values, ignore))
     return (find_family(values).options(Config(values)).get("token_types") or 0) > 1

@@ -1,4 +1,4 @@
-"""What `save` needs to know about the checkpoint that a model was loaded from."""
+"""`CheckpointInfo`: what `save` needs to know about the checkpoint that a model was loaded from."""
 
 import collections
 import dataclasses
@@ -22,7 +22,7 @@ ORIGIN, KEPT, SKIPPED = "origin.json", "kept.safetensors", "skipped.safetensors"
 COMPANIONS = ("tokenizer*", "chat_template*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
           "spiece.model", "spm.model", "sentencepiece.bpe.model", "source.spm", "target.spm", "target_vocab.json",
           "generation_config.json", "preprocessor_config.json")  # fmt: skip
-# Options of `load` without an effect on the logits, and the one that config.json holds.
+# Options of `load` without an effect on the logits, and `pad_id`, which config.json holds.
 FREE = {"name", "return_hidden_states", "return_attention_scores", "token_type_ids", "packed", "dropout",
         "embedding_dropout", "attention_dropout", "feed_forward_dropout", "head_dropout", "stochastic_depth",
         "max_length", "pad_id"}  # fmt: skip
@@ -34,11 +34,11 @@ class CheckpointInfo:
 
     Args:
         folder, config, task, options: folder, values of `config.json`, task and the caller's options of `load`.
-        kept: tensors of the file that became no weight, by their names in the file.
-        skipped: first rows of tables that became no weight, by the names of the tables.
-        prefix: what the names of the body begin with, in a file whose class no builder makes; else None. `save` writes
-            that class again.
-        files: texts of the tokenizer's files that differ from the files of the folder, by their names.
+        kept: tensors of the file that did not become weights, by their names in the file.
+        skipped: first rows of tables that did not become weights, by the names of the tables.
+        prefix: prefix of the body's names in a file whose class no builder makes, and which `save` writes again; else
+            None.
+        files: contents of the tokenizer's files that differ from the files of the folder, by their names.
     """
 
     folder: pathlib.Path
@@ -55,14 +55,14 @@ CHECKPOINT_INFO = weakref.WeakKeyDictionary()
 
 
 def set_checkpoint_info(model, info):
-    """Stores what a model was loaded from, here and in the model's `.keras` files, which hold no further tensors."""
+    """Stores the `CheckpointInfo` of a model, here and without its tensors in the model's `.keras` files."""
     CHECKPOINT_INFO[model] = info
     lost = sorted([*info.kept, *info.skipped])
     model.checkpoint = json.dumps([info.config, info.task, sorted(info.options), info.prefix, lost])
 
 
 def checkpoint_info_of(model):
-    """The `CheckpointInfo` of a model that was loaded, or read from the `.keras` file of such a model; else None."""
+    """Returns the `CheckpointInfo` of a loaded model, or of its copy from a `.keras` file; else None."""
     if model in CHECKPOINT_INFO or getattr(model, "checkpoint", None) is None:
         return CHECKPOINT_INFO.get(model)
     config, task, options, prefix, lost = json.loads(model.checkpoint)
@@ -108,7 +108,7 @@ def info_of_config(model, config):
     before = CHECKPOINT_INFO.get(model)
     if before is None or (before.task, find_family(before.config)) != (task, find_family(values)):
         return CheckpointInfo(folder, values, task, {})
-    kept = before.kept if before.prefix is None else {}  # those of another class
+    kept = before.kept if before.prefix is None else {}  # tensors of another class
     return CheckpointInfo(folder or before.folder, values, task, {}, kept, before.skipped, files=before.files)
 
 
@@ -119,7 +119,7 @@ def check_unique_paths(model):
     if count > 1:
         raise ValueError(
             f"`model` must have one weight of each path, as a checkpoint has; received {count} of {short_repr(path)}. "
-            "Pass each of the models inside of it by itself."
+            "Pass each of its inner models by itself."
         )
 
 
@@ -137,8 +137,8 @@ def companion_files(folder):
     Raises:
         ValueError: a link that leads out of the folder.
     """
-    places = (folder, folder / COMPLETE) if folder else ()
-    files = (file for place in places for pattern in COMPANIONS for file in place.glob(pattern) if file.is_file())
+    folders = (folder, folder / COMPLETE) if folder else ()
+    files = (file for one in folders for pattern in COMPANIONS for file in one.glob(pattern) if file.is_file())
     return {file.name: within(folder, file) for file in files}
 
 

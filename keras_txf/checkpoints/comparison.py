@@ -1,4 +1,4 @@
-"""How two models differ: in the options that their layers show, in their weights, or in their outputs."""
+"""Finds differences of two models: in the options of their layers, in their weights, or in their outputs."""
 
 import collections
 import re
@@ -13,7 +13,7 @@ from keras_txf.layers import PatchEmbedding, PositionalEmbedding, Residual
 from keras_txf.layers.parts import OPTIONS
 from keras_txf.layers.token_input import embedded_input, inputs_by_name
 
-# Options without an effect on the outputs, those that the shapes of weights show, and parts, which have options.
+# Options without an effect on the outputs, options that the shapes of weights show, and parts, which have options.
 UNCOMPARED = re.compile(
     r"(.*/)?(units|.*max_length|.*dropout|.*initializer|stochastic_depth|layer_scale|attention|feed_forward|norm_bias|"
     r"load_balancing|.*drop_remainder|.*interpolate_positions)(_of_\w+)?"
@@ -23,10 +23,10 @@ NORMS = {"LayerNormalization": "layer", "RMSNormalization": "rms", "ZeroCentered
 
 
 def options_in(model):
-    """Returns the options that the layers of a model show: dict of names -> a value, or a list with one for each block.
+    """Returns the options of a model's layers: dict of names -> a value, or a list with a value for each block.
 
-    Options of the blocks of one side end in "_of_encoder" or "_of_decoder". Those of other layers have the name
-    of the layer before them, such as "pooling/kind" and "pooling/class".
+    The names of options of one side's blocks end in "_of_encoder" or "_of_decoder". The names of options of other
+    layers begin with the name of the layer, such as "pooling/kind" and "pooling/class".
     """
     calls = collections.Counter(node.operation.name for node in nodes(model))
     found: dict = {"num_layers": 0, "num_decoder_layers": 0, "logit_scale": None, "final_logit_soft_cap": None}
@@ -43,16 +43,16 @@ def options_in(model):
             found.update({f"{layer.name}/class": type(layer).__name__, **plain(layer, f"{layer.name}/")})
             found.update({"start_id": layer.start_id} if hasattr(layer, "start_id") else {})
     for layer in sorted(embeddings, key=lambda one: getattr(one, "vocab_size", 0) is not None):  # positions alone first
-        own = layer.name.removesuffix("embedding")  # "source_", "target_" or nothing, of both
+        own = layer.name.removesuffix("embedding")  # "source_", "target_", or "" for both
         for prefix in ["", own] if own else ["", "source_", "target_"]:
             given = {"channels": model.inputs[0].shape[-1], **plain(layer, prefix)}
             given[f"{prefix}scale_embedding"] = given.pop(f"{prefix}scale", None)
             found.update({name: value for name, value in given.items() if value is not None or name not in found})
     found["embedding_dim"] = found.get("dim")
-    of = {f"_of_{side}": list(map(of_block, blocks)) for side, blocks in sides.items()}
-    for place, blocks in {"": of["_of_encoder"] + of["_of_decoder"], **of}.items():
+    by_suffix = {f"_of_{side}": list(map(of_block, blocks)) for side, blocks in sides.items()}
+    for suffix, blocks in {"": by_suffix["_of_encoder"] + by_suffix["_of_decoder"], **by_suffix}.items():
         for name in blocks[0] if blocks else ():
-            found[f"{name}{place}"] = [block.get(name) for block in blocks]
+            found[f"{name}{suffix}"] = [block.get(name) for block in blocks]
     if [found["embedding_dim"]] == list(set(keras.tree.flatten(found.get("dim")))):
         found["embedding_dim"] = None
     different = [len(set(map(id, blocks))) for blocks in sides.values() if blocks]
@@ -62,7 +62,7 @@ def options_in(model):
 
 
 def of_block(block):
-    """Returns the options of a block and its parts; sizes, biases and scales are those that its weights have."""
+    """Returns the options of a block and its parts; sizes, biases and scales are taken from its weights."""
     attention, network = block.attention, block.feed_forward
     own = {name: value for name, value in plain(block).items() if name not in OF_PARTS}
     found = {**plain(attention), **plain(network), **own, "attention": shown(attention), "feed_forward": shown(network)}
@@ -90,7 +90,7 @@ def of_block(block):
 
 
 def plain(layer, prefix=""):
-    """Returns the options of a layer, without its name and dtype; none of a layer that has no configuration."""
+    """Returns the options of a layer without name and dtype; an empty dict for a layer without a configuration."""
     try:
         given = layer.get_config()
     except NotImplementedError:
@@ -99,7 +99,7 @@ def plain(layer, prefix=""):
 
 
 def shown(option):
-    """Returns the class and the options of a layer or a `Residual` that is an option; other options as they are."""
+    """Returns the class and the options of an option that is a layer or a `Residual`; other options unchanged."""
     if type(option) is Residual:
         return option.kind
     if isinstance(option, Residual):
@@ -129,9 +129,9 @@ def differ(name, value, wanted):
 
 
 def differences(described, model):
-    """Returns words for each option and weight of the model of a family that a model has not; options come first."""
+    """Returns a message for each option and weight of a family's model that differs in a model; options come first."""
     asked, received = options_in(described), options_in(model)
-    said = [
+    messages = [
         "asks for {}={}{}; received a model with {}={}".format(*first_difference(name, asked[name], received.get(name)))
         for name in sorted(asked, key=lambda name: "/" in name)
         if differ(name, asked[name], received.get(name))
@@ -140,12 +140,12 @@ def differences(described, model):
     for path in sorted(asked.keys() | received.keys()):
         theirs, ours = asked.get(path), received.get(path)
         if theirs != ours:
-            said.append(f"asks for {short_repr(path)} of shape {theirs}; received a model with {ours}")
-    return said
+            messages.append(f"asks for {short_repr(path)} of shape {theirs}; received a model with {ours}")
+    return messages
 
 
-def first_difference(name, value, wanted, place=""):
-    """Returns name, value, place, name and wanted value of what differs first: in a block, or in a layer's options."""
+def first_difference(name, value, wanted, block=""):
+    """Returns name, value, block, name and wanted value of the first difference, in a block or a layer's options."""
     if isinstance(value, list) and isinstance(wanted, list) and len(value) == len(wanted):
         number = next(i for i, both in enumerate(zip(value, wanted)) if distance(*both))
         return first_difference(name, value[number], wanted[number], f" in block {number}")
@@ -154,8 +154,8 @@ def first_difference(name, value, wanted, place=""):
     ]
     if isinstance(value, dict) and classes[0] == classes[1]:
         inner = next(one for one in value | wanted if distance(value.get(one), wanted.get(one)))
-        return first_difference(f"{name}.{inner}", value.get(inner), wanted.get(inner), place)
-    return name, short_repr(classes[0]), place, name, short_repr(classes[1])
+        return first_difference(f"{name}.{inner}", value.get(inner), wanted.get(inner), block)
+    return name, short_repr(classes[0]), block, name, short_repr(classes[1])
 
 
 # Large weights show soft caps and scales, small ones the epsilons of norms.
@@ -169,7 +169,8 @@ def other_outputs(described, model, length, token_types):
     and in the middle.
 
     Args:
-        described, model: the model of a family, whose weights need no values, and the model.
+        described: the model of a family, whose weights need no values.
+        model: the model to compare with it.
         length: number of tokens.
         token_types: number of types of tokens, or None.
     """
@@ -195,14 +196,14 @@ def is_float(weight):
 
 
 def random_value(weight, random, scale):
-    """Returns normal numbers for a weight; in a large one they repeat, because to draw them would take long."""
+    """Returns normal random numbers for a weight; in a large weight they repeat, because drawing is slow."""
     width = weight.shape[-2] if weight.path.endswith("kernel") else 1
     numbers = random.standard_normal(65537, "float32") * np.float32(scale / np.sqrt(width))
     return ops.convert_to_tensor(np.resize(numbers, weight.shape), weight.dtype)
 
 
 def random_input(model, name, random, length, token_types):
-    """Returns ids of three texts, or as many images or sequences of vectors."""
+    """Returns the ids of three texts, or three images or sequences of vectors."""
     symbol = inputs_by_name(model)[name]
     if "float" in symbol.dtype:
         return random.standard_normal((3, *(size or length for size in symbol.shape[1:])), "float32")
@@ -216,7 +217,7 @@ def random_input(model, name, random, length, token_types):
 
 
 def outputs_of(model, values, inputs):
-    """Returns the outputs of a model with other values of its weights, by their paths: a list of arrays in float32."""
+    """Returns the outputs of a model, a list of float32 arrays, with other values of its weights, by their paths."""
     mapping = [(weight, values[weight.path]) for weight in model.weights if weight.path in values]
     given = keras.tree.map_structure(lambda symbol: inputs.get(symbol.name), model.input)
     with keras.StatelessScope(state_mapping=mapping):

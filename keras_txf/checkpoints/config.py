@@ -1,10 +1,10 @@
-"""The `config.json` of a checkpoint: which keys are read, which are passed over, and which are errors.
+"""The `config.json` of a checkpoint: which keys are read, which are ignored, and which raise errors.
 
 A test compares the families with transformers: each key that a family's class there declares is read, or stands in
 `NEUTRAL`, `FIXED` or the family's `neutral`. Any other key is unknown to that class. `Config.check_all_known` raises
 ValueError if such a key has a meaning for some model, by `transformers_keys` and `OF_OTHER_CODE`, or if the folder
 brings its own code, which may read the key. A key that no class knows cannot change the outputs of transformers, and
-null asks for nothing: these keys are passed over.
+null has no effect: such keys are ignored.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ NEUTRAL = {
     "id2label", "label2id", "num_labels", "_num_labels", "problem_type", "finetuning_task",
     "sbert_ce_default_activation_function", "sentence_transformers", "tf_legacy_loss",
 }  # fmt: skip
-# Keys that change a model in code other than transformers', such as vLLM's.
+# Keys that change a model in other code than transformers, such as vLLM.
 OF_OTHER_CODE = {"dual_chunk_attention_config", "use_dynamic_ntk", "use_logn_attn", "logn_attn", "alibi_bias_max"}
 # Keys with the values that the builders support.
 FIXED = {
@@ -64,7 +64,7 @@ ACTIVATIONS = {  # Hugging Face's name -> ours
 
 @functools.cache
 def transformers_keys():
-    """Returns the set of keys that classes of transformers declare, or that its code reads without a declaration."""
+    """Returns the keys that classes of transformers declare, or that its code reads without a declaration."""
     return frozenset(json.loads((DATA / "transformers_keys.json").read_text(encoding="utf-8"))["keys"])
 
 
@@ -79,11 +79,11 @@ def transformers_defaults():
 
 
 class Config:
-    """The values of a `config.json`, with a record of the keys that were read, and of their values or defaults.
+    """The values of a `config.json`. Records the keys that were read, with their values or defaults.
 
     Args:
         values: dict, as in the file.
-        path: of the values in the file, such as "text_config.".
+        path: path of the values in the file, such as "text_config.".
     """
 
     def __init__(self, values, path=""):
@@ -93,7 +93,7 @@ class Config:
         self.values = with_own_names(values, self.synonyms)
         self.path = path
         self.place = f"{path.rstrip('.')} of config.json" if path else "config.json"
-        self.read, self.parts, self.passed, self.checks_values = {}, {}, {}, True
+        self.read, self.parts, self.unread, self.checks_values = {}, {}, {}, True
 
     def __call__(self, key, default=REQUIRED):
         """Returns the checked value of a key; null is allowed if the default is None or `NULL` has the key."""
@@ -122,7 +122,10 @@ class Config:
         return self.parts[key]
 
     def only(self, key, *allowed, hint=""):
-        """Raises ValueError if a key has another value than these, the first by default; `hint` ends the message."""
+        """Raises ValueError if a key has a value that is not in `allowed`; the default is the first of them.
+
+        `hint` ends the message.
+        """
         if self(key, allowed[0]) not in allowed and self.checks_values:
             raise ValueError(
                 f"{self.place} must have {short_repr(key)} in {list(allowed)}, for which there is a model; received "
@@ -130,7 +133,7 @@ class Config:
             )
 
     def not_read(self, key, *harmless):
-        """Raises ValueError for a key that the class in transformers does not read, if its value asks for a change."""
+        """Raises ValueError for a key that the class in transformers ignores, unless its value is harmless or null."""
         self.only(key, *harmless, None, hint=self.ignore_hint([key]))
 
     def activation(self, key, default=REQUIRED):
@@ -138,7 +141,7 @@ class Config:
         return self.as_activation(key, self(key, default))
 
     def as_activation(self, key, name):
-        """Returns our name of an activation; `key` is for the message."""
+        """Returns our name of an activation; the message names `key`."""
         if name not in ACTIVATIONS and self.checks_values:
             raise ValueError(
                 f"{self.place} must have {short_repr(key)} in {sorted(ACTIVATIONS)}; received {short_repr(name)}."
@@ -162,7 +165,7 @@ class Config:
         return None if value == -1 else value
 
     def pad_id_of_decoder(self, default):
-        """Returns the id of padding; None also where it ends texts: transformers attends to such a token."""
+        """Returns the id of padding; None also if it ends texts, because transformers attends to such a token."""
         value, ends = self.pad_id(default), self("eos_token_id", None)
         return None if value in (ends if isinstance(ends, list) else [ends]) else value
 
@@ -177,13 +180,13 @@ class Config:
             raise ValueError("config.json must have at least one class in 'id2label'; received {}.")
         return self("num_labels", 2) if labels is None else len(labels)
 
-    def pass_over(self, values):
-        """Takes note of values that the class in transformers does not read: dict of paths in config.json -> values."""
-        self.passed.update(values)
+    def note_unread(self, values):
+        """Records values that the class in transformers does not read: dict of paths in config.json -> values."""
+        self.unread.update(values)
 
     @contextlib.contextmanager
     def without_checks(self):
-        """Reads keys within the scope for a head that is not built: what they ask for need not be supported."""
+        """A scope for the keys of a head that is not built: their values need not be supported."""
         self.checks_values = False
         try:
             yield
@@ -191,7 +194,7 @@ class Config:
             self.checks_values = True
 
     def check_all_known(self, neutral):
-        """Raises ValueError for unsupported values and keys that may change the model; warns of other unknown keys."""
+        """Raises ValueError for unsupported values, and for unknown keys that may change the model; warns of others."""
         for key, allowed in FIXED.items():
             if key not in self.read and key not in neutral:
                 self.only(key, *allowed, hint=self.ignore_hint([key]))
@@ -205,25 +208,25 @@ class Config:
                 f"{self.place} has keys that change some models{code}, so what they ask for would be missing: "
                 f"{short_repr({key: self.values[key] for key in refused})}.{self.ignore_hint(refused)}"
             )
-        unread = {**{key: self.values[key] for key in sorted(unknown)}, **self.passed}
+        unread = {**{key: self.values[key] for key in sorted(unknown)}, **self.unread}
         if unread:
             warnings.warn(
-                f"{self.place} has keys that its class in transformers does not read; they are passed over: "
+                f"{self.place} has keys that its class in transformers does not read; they are ignored: "
                 f"{short_repr(unread)}.",
                 stacklevel=5,  # the caller of `load`
             )
 
     def ignore_hint(self, keys):
-        """Returns the words of an error that say how to leave keys out."""
+        """Returns the end of an error message, which says how to leave keys out."""
         keys = [f"{self.path}{key}" for key in keys]
         return f" `txf.checkpoints.load(..., ignore={short_repr(keys)})` loads the folder as if it had no such key."
 
 
 def with_own_names(values, synonyms):
-    """Returns values under the names of the family's own keys, for which transformers has other names.
+    """Returns the values with the family's own key for each synonym that transformers reads.
 
-    The other name counts where a file has both, as in transformers, but for the number of BART's blocks: transformers 4
-    wrote its other name without reading it.
+    If a file has both keys, the synonym counts, as in transformers. The number of BART's blocks is an exception:
+    transformers 4 wrote its synonym without reading it.
     """
     found = dict(values)
     for other, own in synonyms.items():
@@ -233,7 +236,7 @@ def with_own_names(values, synonyms):
 
 
 def drop_keys(values, ignore):
-    """Returns the values of config.json but for the keys that the caller ignores."""
+    """Returns the values of config.json without the keys that the caller ignores."""
     if not isinstance(ignore, (list, tuple, set)) or not all(isinstance(key, str) for key in ignore):
         raise ValueError(f"`ignore` must be a list of keys of config.json; received {short_repr(ignore)}.")
     missing = []
@@ -241,12 +244,12 @@ def drop_keys(values, ignore):
         values, found = _drop_key(values, key)
         missing += [] if found else [key]
     if missing:
-        raise ValueError(f"`ignore` must name keys of config.json; received {short_repr(missing)}, which it has not.")
+        raise ValueError(f"`ignore` must name keys of config.json; received {short_repr(missing)}, which are missing.")
     return values
 
 
 def _drop_key(values, key):
-    """Returns the values without a key, such as "a" or "rope_scaling.a", and whether they had it."""
+    """Returns the values without a key, such as "a" or "rope_scaling.a", and whether the key was there."""
     outer, dot, inner = key.partition(".")
     if key in values or not dot or not isinstance(values.get(outer), dict):
         return {name: value for name, value in values.items() if name != key}, key in values

@@ -1,9 +1,9 @@
-"""The type of the value of each key of a `config.json`, checked before a builder fails on a wrong one."""
+"""Checks of the value of each key of a `config.json`, which run before a builder fails on a wrong value."""
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
 
-# No checkpoint has sizes near these, and no machine has the memory for a model of larger ones.
+# No checkpoint has sizes near these limits, and no machine has the memory for a larger model.
 LARGEST_SIZE = 2**24
 MOST_BLOCKS = 2**12
 MOST_EXPERTS = 2**12
@@ -149,7 +149,7 @@ KEYS = {
     ),
 }  # fmt: skip
 VALUE_CHECKS = {key: check for check, keys in KEYS.items() for key in keys}
-# Keys where null means None, and a missing key means the default.
+# Keys for which null means None, and a missing key means the default.
 NULL = {
     "pad_token_id", "sliding_window", "head_dim", "attn_logit_softcapping", "final_logit_softcapping", "q_lora_rank",
 }  # fmt: skip

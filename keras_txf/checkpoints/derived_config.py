@@ -1,8 +1,8 @@
-"""The config.json of a model from a builder: the values with which a family's table builds the same model.
+"""Derives a config.json for a model from a builder: values with which a family's table builds the same model.
 
-The tables turn keys into options. The reverse is a search: each key gets the value, among those in the model's own
-layers, with which the table's options come nearest to those of the model. The search may fail, but its answer is not
-a guess: the model that `load` would build of it must have the options, the weights and the outputs of the given one.
+A table turns keys into options. The reverse is a search. It tries values that occur in the model's layers, and keeps
+for each key the value with which the table's options come nearest to the model's options. The search may fail, but
+its result is verified: the model that `load` would build must have the same options, weights and outputs.
 """
 
 import contextlib
@@ -20,19 +20,19 @@ from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
 from keras_txf.checks import short_repr
 
-LONGEST = 64  # window that the comparison of outputs exceeds
+LONGEST = 64  # the widest window that the comparison of outputs exceeds
 
 
 def derive_config(model: keras.Model, kind: str) -> dict:
     """Returns the values of a config.json with which a family builds a model like the given one.
 
     Args:
-        model: from a builder, or wired by hand of the same layers.
+        model: from a builder, or wired by hand from the same layers.
         kind: `model_type` of the family.
 
     Raises:
-        ValueError: an unknown family, a model without a graph, or one that the family cannot express. The message names
-            the first option that differs, in the class that comes nearest.
+        ValueError: an unknown family, a model without a graph, or a model that the family cannot express. The message
+            names the first option that differs in the nearest class.
     """
     checks.one_of("family", kind, sorted(FAMILIES))
     if not is_functional(model) or isinstance(model, keras.Sequential):
@@ -46,17 +46,17 @@ def derive_config(model: keras.Model, kind: str) -> dict:
         if task in LANGUAGE_MODELS:
             own["tie_word_embeddings"] = not has_own_logits(model)
         values, stuck = search(family, task, {**values, **own}, wanted, stuck)
-        said = compare(model, wanted, family, task, values)
-        if not said:
+        messages = compare(model, wanted, family, task, values)
+        if not messages:
             return values
-        found.append((len(said), known.architecture, said[0]))
-        values = {key: value for key, value in values.items() if key not in own}  # the others are a good beginning
-    _, architecture, words = min(found)
-    raise ValueError(f"`family` must be able to express the model; {short_repr(kind)} ({architecture}) {words}.")
+        found.append((len(messages), known.architecture, messages[0]))
+        values = {key: value for key, value in values.items() if key not in own}  # the other values are a good start
+    _, architecture, message = min(found)
+    raise ValueError(f"`family` must be able to express the model; {short_repr(kind)} ({architecture}) {message}.")
 
 
 def search(family, task, values, wanted, stuck):
-    """Returns the values with which the family's options come nearest to those wanted, and the options that differ.
+    """Returns the values with which the family's options come nearest to `wanted`, and the options that differ.
 
     `stuck` holds the options that no value could match for an earlier task. The search visits the keys in the order in
     which the table reads them: the sizes, on which the other keys depend, come first.
@@ -67,7 +67,7 @@ def search(family, task, values, wanted, stuck):
         before = best
         for key in list(read):
             for change in changes(key, pool, read, asked, wanted):
-                with contextlib.suppress(ValueError):  # a value that the table refuses
+                with contextlib.suppress(ValueError):  # the table raises for this value
                     result = score(family, task, {**values, **change}, wanted)
                     if result[0] < best - 1e-9:
                         values, (best, asked, read) = {**values, **change}, result
@@ -75,9 +75,9 @@ def search(family, task, values, wanted, stuck):
 
 
 def score(family, task, values, wanted):
-    """Returns how far the family's options are from those that are wanted, the options, and the keys that it read.
+    """Returns the distance of the family's options from `wanted`, the options, and the keys that the table read.
 
-    The first options of a table, on which the defaults of others depend, weigh up to twice as much as the last ones.
+    The first options of a table weigh up to twice as much as the last ones, whose defaults may depend on them.
     """
     config = Config(values)
     with warnings.catch_warnings():
@@ -92,21 +92,21 @@ def score(family, task, values, wanted):
 
 
 def compare(model, wanted, family, task, values):
-    """Returns words for what differs in the family's model: options, weights, or else the outputs."""
+    """Returns a message for each difference of the family's model: in options and weights, or else in the outputs."""
     try:
         described = describe(model, family, task, values)
     except ValueError as error:
         return [f"builds no such model: {str(error).rstrip('.')}"] * len(wanted)
-    said = differences(described, model)
-    if not said:
+    messages = differences(described, model)
+    if not messages:
         windows = [window for window in wanted.get("window") or () if window and window <= LONGEST]
         length = min(max([8, *windows]) + 2, wanted.get("max_length") or LONGEST)
-        said = other_outputs(described, model, length, wanted.get("token_types"))
-    return said
+        messages = other_outputs(described, model, length, wanted.get("token_types"))
+    return messages
 
 
 def proposals(wanted):
-    """Returns what may be the value of a key: what stands in the model, and names and lists made of it."""
+    """Returns candidates for the values of keys: the options of the model, and names and lists made from them."""
     every = list(parts_of(wanted))
     found = [True, False]
     for name, ours in ACTIVATIONS.items():
@@ -120,6 +120,7 @@ def proposals(wanted):
 
 
 def parts_of(value):
+    """Yields a value and everything nested in it."""
     yield value
     if isinstance(value, (list, tuple, dict)):
         for one in value.values() if isinstance(value, dict) else value:
@@ -129,7 +130,7 @@ def parts_of(value):
 def changes(key, pool, read, asked, wanted):
     """Yields changes of the value of a key: dicts of keys -> values.
 
-    A list for the blocks comes with each Boolean too, without which some families do not read it.
+    A list for the blocks is also tried with each Boolean set, because some families read it only then.
     """
     value, numbers = read.get(key), []
     if is_number(value):
@@ -153,7 +154,7 @@ def is_number(value):
 
 
 def fits(key, value, before):
-    """Whether a key may have a value: one of the type of its default, for which transformers looks too."""
+    """Whether a value has the type of a key's default, as transformers also checks."""
     if value is None:
         return before is None or key in NULL
     try:

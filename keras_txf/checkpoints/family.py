@@ -1,6 +1,6 @@
-"""Family and Task map a family's configuration and tensors to our builders and weights.
+"""`Family` and `Task` map a family's configuration and tensors to our builders and weights.
 
-`TextPart` does so for the text model in the folder of a model of texts and images.
+`TextPart` describes the text model in the folder of a model of texts and images.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ class Task:
     """A task of a family's checkpoints.
 
     Args:
-        architecture: the class of Hugging Face, as `config.json` names it.
+        architecture: name of the class in transformers, as in `config.json`.
         build: builder of `txf.models`.
         tensors: rows of the head, or a function of the config that returns them. A row for `logits` of a language
             model applies where the logits are not tied to the embedding.
@@ -26,8 +26,8 @@ class Task:
         untied: rows that replace others where the logits are not tied to the embedding.
         whole: whether the class holds the family's body under its prefix; False for a class of the body alone.
         convert: function that turns the family's options, without those of the head, into the builder's.
-        ignore: patterns of tensors of the family's body that the class of the task has not.
-        makes_head: whether a file without the head gets a new one, though `num_classes` does not go with the task.
+        ignore: patterns of tensors of the family's body that the class of the task does not have.
+        makes_head: whether the model of a file without the head gets a new head, without `num_classes`.
     """
 
     architecture: str
@@ -56,14 +56,14 @@ class Family:
         prefix: prefix of the body's names in a class with a head.
         stored: dict of names of tensors that some files lack -> function that returns the builder's options with a
             weight for the tensor.
-        other_prefix: the prefix of the body's names in a class whose head is not built, where that class has its own.
-        ignore: patterns of buffers, which become no weight.
+        other_prefix: the prefix of the body's names in a class whose head is not built, if it differs from `prefix`.
+        ignore: patterns of buffers, which do not become weights.
         kept: patterns of tensors of a head that is not built, which `save` writes back.
         aliases: dict of further names of a tensor, instead of its name or next to it -> the name of the tensor.
         neutral: keys of the config without an effect, in addition to `config.NEUTRAL`.
         tie_key_is_for_logits: whether `tie_word_embeddings` is about the logits alone.
-        renamed: patterns of names of modules in files -> what transformers 5 calls them in its own class, and with it
-            peft; a tuple of names where the class has a module for each layer that the file's module concatenates.
+        renamed: patterns of names of modules in files -> their names in the class of transformers 5, which peft uses;
+            a tuple of names if the class has a module for each layer that the file's module concatenates.
     """
 
     options: Callable
@@ -88,7 +88,7 @@ def _rows(table, config):
 
 
 def modules_of(rows):
-    """The names of the modules or tensors in the rows of a head, which have no number of a block."""
+    """Returns the names of the modules or tensors in the rows of a head. The names have no number of a block."""
     return {as_tensor(row).name for row in rows.values()}
 
 
@@ -102,22 +102,22 @@ SIZES = {
 
 
 def sizes(c, **keys):
-    """Returns the sizes of a config; `keys` are other names of the keys, None for an option that is left out."""
+    """Returns the sizes in a config; `keys` are other keys for the options, None for an option to leave out."""
     return {option: c(key) for option, key in {**SIZES, **keys}.items() if key is not None}
 
 
 def encoder_task(architecture):
-    """The task of the body alone."""
+    """Returns the task of the body alone."""
     return Task(architecture, models.encoder, whole=False)
 
 
 def classes(architecture, build, tensors, options=lambda c: {}):
-    """The task of a classifier of the builder `build`."""
+    """Returns the task of a classifier that `build` makes."""
     return Task(architecture, build, tensors, lambda c: {"num_classes": c.num_classes(), **options(c)})
 
 
 def spans(architecture, tensors, options=lambda c: {}):
-    """The task of finding the span of an answer."""
+    """Returns the task of finding the span of an answer."""
     return Task(architecture, models.span_classifier, tensors, options, makes_head=True)
 
 
@@ -130,10 +130,10 @@ class TextPart:
     """The text model in the folders of a `model_type`.
 
     Args:
-        model_type: that of the text model alone.
-        architectures: dict of the classes of the whole -> those of the text model.
-        keys: keys of the config.json of the whole that the text model's own has not, or has with another value.
-        others: what the names of the other tensors begin with.
+        model_type: the `model_type` of the text model alone.
+        architectures: dict of classes of the whole model -> classes of the text model.
+        keys: keys of the whole model's config.json that the text model's config.json lacks, or has with another value.
+        others: prefixes of the names of all other tensors.
     """
 
     model_type: str
@@ -158,9 +158,9 @@ TEXT_PARTS = {
 
 
 def text_values(values):
-    """Returns the values of the text model's own config.json; `values` themselves where they have no part for images.
+    """Returns the config.json of the text model alone, or `values` themselves if they describe no images.
 
-    Keys of the whole that are not about images, such as `quantization_config`, are kept.
+    Keys of the whole model that are not about images, such as `quantization_config`, are kept.
     """
     part = TEXT_PARTS.get(values.get("model_type")) if isinstance(values.get("model_type"), str) else None
     if part is None:
@@ -175,15 +175,15 @@ def text_values(values):
         **shared,
         **own,
         "architectures": [part.architectures.get(name, name) for name in names],
-        "tie_word_embeddings": values.get("tie_word_embeddings", True),  # that of the whole counts
+        "tie_word_embeddings": values.get("tie_word_embeddings", True),  # the key of the whole model counts
     }
 
 
 def text_name(name, kind):
-    """Returns the name that a tensor has in a folder of the text model alone; None for a tensor of the rest.
+    """Returns the name of a tensor in a folder of the text model alone; None for a tensor of another part.
 
     Args:
-        name: in a folder of today, or of transformers before 4.52.
+        name: its name in a folder of any version of transformers: the names changed with 4.52.
         kind: `model_type` of the folder.
     """
     if kind not in TEXT_PARTS:
@@ -196,7 +196,7 @@ def text_name(name, kind):
     return re.sub(r"^language_model\.(model\.)?", "model.", bare)
 
 
-OF_LOGITS = ("logit_scale", "final_logit_soft_cap")  # of the language model alone
+LOGIT_OPTIONS = ("logit_scale", "final_logit_soft_cap")  # of the language model alone
 
 
 def for_both(table):
@@ -210,17 +210,17 @@ def decoder_tasks(name, language_model, sequences=True, tokens="score", pad_id=N
     """Returns the tasks of a family of decoders.
 
     Args:
-        name: what the names of its classes begin with.
+        name: prefix of the names of its classes.
         language_model: its task "causal_lm".
-        sequences: whether there is a class for sequence classification; or the rows and the options of its head.
-        tokens: name of the logits in the class for token classification, or None where there is no such class.
+        sequences: whether there is a class for sequence classification; or a pair, the rows and options of its head.
+        tokens: name of the logits in the class for token classification; None if there is no such class.
         pad_id: default of `pad_token_id`.
-        rate: default of the rate of dropout before the logits of tokens.
+        rate: default dropout rate before the logits of token classification.
     """
     tasks = {"encoder": encoder_task(f"{name}Model")}
     if sequences:
         rows, head = ({"logits": "score"}, lambda c: {"logit_bias": False}) if sequences is True else sequences
-        # Transformers takes the last token other than `pad_token_id`, even where that ends texts too.
+        # Transformers takes the last token other than `pad_token_id`, even if that token also ends texts.
         tasks["sequence_classification"] = classes(
             f"{name}ForSequenceClassification",
             models.encoder_classifier,
@@ -258,5 +258,5 @@ def as_encoder(options):
             "config.json must have word_embed_proj_dim = hidden_size for a task other than 'causal_lm'; received "
             f"{options['token_dim']} and {options['dim']}."
         )
-    causal = {} if "attention" in options else {"causal": True}  # a layer says that itself
-    return {**causal, **{name: value for name, value in options.items() if name not in OF_LOGITS}}
+    causal = {} if "attention" in options else {"causal": True}  # a layer has its own `causal`
+    return {**causal, **{name: value for name, value in options.items() if name not in LOGIT_OPTIONS}}

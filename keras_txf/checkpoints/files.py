@@ -1,8 +1,8 @@
 """Finds the folder of a checkpoint, and reads its tensors from one `.safetensors` file or from several.
 
-The package `safetensors` reads them, without pickle; it checks a header before it uses it: names that occur once, known
-types, offsets that cover the file without a gap or an overlap, shapes that fit the bytes. This module checks the index
-that names shards.
+The package `safetensors` reads them, without pickle. It checks a header before it uses it: unique names, known types,
+offsets that cover the file without a gap or an overlap, shapes that fit the bytes. This module checks the index of
+shards.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ INDEX = "model.safetensors.index.json"
 SAVE_ID = "save_id"  # key of the metadata of each shard that `save` writes
 
 PICKLED = (
-    " Pickled weights (.bin) are not read: they can run code. Where you trust them, convert them with transformers: "
+    " Pickled weights (.bin) are not read: they can run code. If you trust them, convert them with transformers: "
     "`transformers.<the class in config.json>.from_pretrained(folder).save_pretrained(new_folder)`."
 )
 
@@ -62,19 +62,19 @@ def find(path: str | os.PathLike, revision: str | None = None) -> pathlib.Path:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise ImportError(
-            f"{short_repr(path)} is no folder, and to fetch it from the Hub needs `pip install huggingface_hub`."
+            f"{short_repr(path)} is not a folder, and a download from the Hub needs `pip install huggingface_hub`."
         ) from None
-    # Without inner folders, which hold the same weights for other programs, but for those of sentence-transformers:
-    # 1_Pooling, 2_Dense.
+    # Without inner folders, which hold the same weights for other programs. The folders of sentence-transformers,
+    # 1_Pooling and 2_Dense, are an exception.
     return pathlib.Path(
         snapshot_download(path, revision=revision, allow_patterns=list(FETCHED), ignore_patterns=["[!1-9]*/*"])
     )
 
 
 def weights_of(folder):
-    """Returns the path of the one file with all tensors, or else of the index; None without either."""
-    places = [folder / place / name for place in (COMPLETE, ".") for name in (ONE, INDEX)]
-    return next(filter(os.path.isfile, places), None)
+    """Returns the path of the one file with all tensors, or else of the index; None if there is neither."""
+    paths = [folder / inner / name for inner in (COMPLETE, ".") for name in (ONE, INDEX)]
+    return next(filter(os.path.isfile, paths), None)
 
 
 @contextlib.contextmanager
@@ -111,13 +111,13 @@ def open_file(path):
         yield Tensors(dict.fromkeys(file.keys(), file), {file: path})
 
 
-# What torch.compile, FSDP and the checkpoints of activations put before the name of what they wrap.
+# Prefixes that torch.compile, FSDP and activation checkpointing add to the names of the modules that they wrap.
 WRAPPERS = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
-PARALLEL = "module."  # what DataParallel puts before all names
+PARALLEL = "module."  # prefix that DataParallel adds to all names
 
 
 def own_names(stored):
-    """Returns the names of a model's tensors -> their names in the file, where wrappers put words before them."""
+    """Returns the names of a model's tensors -> their names in the file, which may have prefixes of wrappers."""
     names = {name: WRAPPERS.sub("", name) for name in stored}
     while names and all(name.startswith(PARALLEL) for name in names.values()):
         names = {name: own.removeprefix(PARALLEL) for name, own in names.items()}
@@ -169,9 +169,8 @@ class Tensors:
         file = self.files[name]
         try:
             return file.get_tensor(self.stored[name])
-        except (
-            Exception
-        ) as error:  # the package's own error, or Python's, for a dtype or a shape that NumPy does not have
+        # The package raises its own error, or Python's, for a dtype or a shape that NumPy does not have.
+        except Exception as error:
             kind, path = self.dtype(name), str(self.paths[file])
             raise ValueError(
                 f"The tensor {short_repr(name)} of type {kind} in {short_repr(path)} cannot be read: "
@@ -190,32 +189,36 @@ def _open(stack, path):
 
 
 def shards_of(index):
-    """Reads the `weight_map` of an index: names of tensors -> names of the files that have them.
+    """Reads the `weight_map` of an index: names of tensors -> names of their files.
 
     Raises:
         ValueError: no index, a damaged one, or an index that names files outside of the folder.
     """
-    places = read_json(index).get("weight_map")
-    if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
+    weight_map = read_json(index).get("weight_map")
+    if (
+        not isinstance(weight_map, dict)
+        or not weight_map
+        or not all(isinstance(name, str) for name in weight_map.values())
+    ):
         raise ValueError(
-            f"{INDEX} must have a `weight_map` of tensors and the files that have them; received {short_repr(places)}."
+            f"{INDEX} must have a `weight_map` of tensors and their files; received {short_repr(weight_map)}."
         )
-    for shard in sorted(set(places.values())):
+    for shard in sorted(set(weight_map.values())):
         # A name with a folder in it could lead anywhere on the machine.
         if pathlib.PurePath(shard).name != shard or "\\" in shard or shard in ("", ".", ".."):
             raise ValueError(f"{INDEX} must name files of its own folder; received {short_repr(shard)}.")
-    return places
+    return weight_map
 
 
 def _open_shards(stack, folder, index):
-    places = shards_of(index)
-    paths = {shard: file_of(folder, shard) for shard in sorted(set(places.values()))}
+    weight_map = shards_of(index)
+    paths = {shard: file_of(folder, shard) for shard in sorted(set(weight_map.values()))}
     for shard, path in paths.items():
         if not os.path.isfile(path):  # False also for an impossible name
             raise ValueError(f"{INDEX} names {short_repr(shard)}, which is not in {short_repr(str(folder))}.")
     files = {shard: _open(stack, path) for shard, path in paths.items()}
     named = {shard: set() for shard in files}
-    for tensor, shard in places.items():
+    for tensor, shard in weight_map.items():
         named[shard].add(tensor)
     for shard, file in files.items():
         if named[shard] != set(file.keys()):
@@ -224,7 +227,7 @@ def _open_shards(stack, folder, index):
                 f"{INDEX} and {short_repr(shard)} must name the same tensors; they differ in {short_repr(odd[:10])}."
             )
     saves = {shard: (file.metadata() or {}).get(SAVE_ID) for shard, file in files.items()}
-    for shard, save in saves.items():  # other writers have none
+    for shard, save in saves.items():  # shards of other writers have no id
         if save != saves[first := next(iter(saves))]:
             raise ValueError(
                 f"The shards in {short_repr(str(folder))} must be of one save; received {short_repr(first)} and "
@@ -232,6 +235,6 @@ def _open_shards(stack, folder, index):
                 f"with {SAVE_ID} {short_repr(saves[first])} and {short_repr(save)}."
             )
     return Tensors(
-        {tensor: files[shard] for tensor, shard in places.items()},
+        {tensor: files[shard] for tensor, shard in weight_map.items()},
         {file: paths[shard] for shard, file in files.items()},
     )

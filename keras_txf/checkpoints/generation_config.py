@@ -1,7 +1,7 @@
 """`generation_config.json` as defaults of a model's `generate`.
 
 A folder without that file has the same keys in `config.json`, as transformers reads them. Keys that are missing or null
-have transformers' defaults, but for the number of new tokens.
+have transformers' defaults, except for the number of new tokens.
 """
 
 import dataclasses
@@ -33,8 +33,8 @@ WITHOUT_COUNTERPART = {
     "dola_layers": (), "token_healing": (False,), "return_timestamps": (False,),
 }  # fmt: skip
 OF_SAMPLING = {"typical_p": (1,), "epsilon_cutoff": (0,), "eta_cutoff": (0,), "top_h": ()}
-NO_LIMIT = 20  # the `max_length` that transformers takes for none
-NEW_TOKENS = 64  # of `generate` without a limit
+NO_LIMIT = 20  # the `max_length` that transformers reads as no limit
+NEW_TOKENS = 64  # number of new tokens of `generate` without a limit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +43,10 @@ class GenerateDefaults:
 
     Args:
         options: options of `generate`.
-        processors: before the one of `last_id`.
-        last_id: the token that is forced where the tokens end by number; None for none.
-        later: processors after that.
-        positions: the most tokens that the model takes; None for any number.
+        processors: processors that run before the forced last token.
+        last_id: the token that is forced at the largest number of tokens, or None.
+        later: processors that run after the forced last token.
+        positions: the largest number of tokens that the model takes, or None.
     """
 
     options: dict
@@ -67,7 +67,7 @@ class GenerateDefaults:
         return found
 
     def _last(self, found):
-        """The processor that forces the last token; the start tokens are the only ones before the new ones."""
+        """Returns the processor that forces the last token; only the start tokens precede the new tokens."""
         if self.last_id is None:
             return ()
         start = found.get("start_id")
@@ -87,8 +87,8 @@ def load_generate_defaults(model, folder, config):
     defaults = reader.defaults()
     if reader.unknown:
         warnings.warn(
-            f"{NAME if values is not config else 'config.json'} asks `generate` for what it has not; answers may "
-            f"differ from those of transformers: {short_repr({key: values[key] for key in reader.unknown})}.",
+            f"{NAME if values is not config else 'config.json'} asks `generate` for options that it lacks; answers may "
+            f"differ from the answers of transformers: {short_repr({key: values[key] for key in reader.unknown})}.",
             stacklevel=3,  # the caller of `load`
         )
     set_generate_defaults(model, defaults)
@@ -100,7 +100,7 @@ class _Reader:
     Args:
         values: dict, as in the file.
         tokens: `TokenInput` of the new tokens.
-        after_start: whether they follow a start token alone, as those of an encoder-decoder do.
+        after_start: whether the new tokens follow a start token alone, as in an encoder-decoder.
     """
 
     def __init__(self, values, tokens, after_start):
@@ -112,7 +112,7 @@ class _Reader:
         return default if value is None else value
 
     def express(self, keys, make):
-        """Returns what `make` returns; where it cannot be made of the values, None, and the warning names the keys."""
+        """Returns the result of `make`; if `make` raises for the values, None, and the warning names the keys."""
         try:
             return make()
         except (ValueError, TypeError):
@@ -145,7 +145,7 @@ class _Reader:
         return GenerateDefaults(options, before, last, tuple(later), self.tokens.max_length)
 
     def start(self, options):
-        """Sets `start_id`; returns what every answer begins with from the token on that the model chooses."""
+        """Sets `start_id`; returns the first tokens of every answer from the one that the model chooses."""
         start = self("decoder_start_token_id", self("bos_token_id"))
         if not self.after_start or not self.is_id(start):
             self.unknown += ["forced_decoder_ids"] * (self("forced_decoder_ids") is not None)
@@ -153,9 +153,9 @@ class _Reader:
         keys = ("forced_decoder_ids", "language", "task", "lang_to_id", "task_to_id", "no_timestamps_token_id")
         tokens = self.express(keys, lambda: self.check_ids(start_tokens(self.values, start))) or [start]
         chosen = [index for index, token in enumerate(tokens) if isinstance(token, list)]
-        place = chosen[0] if chosen else len(tokens)
-        options["start_id"] = tuple(tokens[:place]) if place > 1 else start
-        return tokens[place:]
+        first = chosen[0] if chosen else len(tokens)
+        options["start_id"] = tuple(tokens[:first]) if first > 1 else start
+        return tokens[first:]
 
     def check_ids(self, tokens):
         """Raises ValueError if a token is neither an id nor a list of ids."""
@@ -190,13 +190,13 @@ class _Reader:
         )
 
     def stop_strings(self, sampler):
-        """The stop strings, at which beams do not end."""
+        """Returns the stop strings; raises ValueError for beams, which do not support them."""
         strings = string_list(self("stop_strings"))
         check_stop_strings(sampler, strings)
         return tuple(strings)
 
     def processors(self, ends):
-        """The processors in the order of transformers."""
+        """Returns the processors in the order of transformers."""
         found = []
         for key, neutral, make in (
             ("repetition_penalty", 1, RepetitionPenalty),
@@ -213,7 +213,7 @@ class _Reader:
         return tuple(processor for processor in found if processor is not None)
 
     def forbidden(self, key, ends, positions=None):
-        """Forbids tokens or sequences, but for those that end a text alone; others than the vocabulary's never come."""
+        """Forbids tokens or sequences, except single tokens that end a text. Ids beyond the vocabulary are left out."""
         rows = self.express([key], lambda: [row if isinstance(row, list) else [row] for row in self(key, [])]) or []
         rows = [row for row in rows if all(map(self.is_id, row)) and row not in [[end] for end in ends]]
         return (ForbiddenTokens(rows, positions),) if rows else ()
@@ -221,7 +221,7 @@ class _Reader:
     def shortest(self):
         lengths = {"min_length": self("min_length", 0), "min_new_tokens": self("min_new_tokens", 0)}
         if lengths["min_length"] and not self.after_start:
-            self.unknown.append("min_length")  # it counts the tokens of the prompt
+            self.unknown.append("min_length")  # the key counts the tokens of the prompt too
             lengths["min_length"] = 0
         elif lengths["min_length"]:
             lengths["min_length"] -= 1
@@ -242,12 +242,12 @@ class _Reader:
 
 
 def start_tokens(values, start):
-    """Returns the tokens at the start of every answer; a list of tokens where the model chooses one of them.
+    """Returns the first tokens of every answer; a list of tokens stands for one that the model chooses.
 
     Whisper's answers start with a language, a task, and whether there are timestamps.
 
     Args:
-        values: of a `generation_config.json`. Without the keys that are read here the result is `[start]`.
+        values: values of a `generation_config.json`. Without the keys that are read here the result is `[start]`.
         start: the start token.
 
     Raises:
@@ -255,7 +255,7 @@ def start_tokens(values, start):
             of other types.
     """
     languages, tasks = (_table(values, key) for key in ("lang_to_id", "task_to_id"))
-    # Without their tables these are words of other models.
+    # Without these tables the keys have a different meaning.
     language, task = values.get("language") if languages else None, values.get("task") if tasks else None
     tokens = [start]
     if language is None and task is None:
@@ -274,7 +274,7 @@ def start_tokens(values, start):
 
 
 def _forced(pairs):
-    if [place for place, _ in pairs] != list(range(1, len(pairs) + 1)):
+    if [position for position, _ in pairs] != list(range(1, len(pairs) + 1)):
         raise ValueError(
             f"`forced_decoder_ids` must force the tokens from 1 on, without a gap; received {short_repr(pairs)}."
         )

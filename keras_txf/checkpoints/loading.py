@@ -1,4 +1,4 @@
-"""Loading: a folder of Hugging Face becomes a functional Keras model."""
+"""Loads a folder of Hugging Face as a functional Keras model."""
 
 import contextlib
 import os
@@ -50,19 +50,19 @@ def load(
             "seq2seq", "sequence_classification", "token_classification", "question_answering" (the span of an answer),
             "replaced_token_detection" (ELECTRA's discriminator), "image_encoder", "image_classification",
             "distilled_image_classification" (DeiT with both heads) or "dual_encoder" (CLIP and SigLIP). Default: the
-            task of the file. The model gets a new head where the file has none.
+            task of the file. The model gets a new head if the file has none.
         num_classes: number of classes of a classifier; another number than the file's makes a new head.
         {options}
 
-    Options of the builder, such as `dropout`, replace those of the file, which are their defaults. Those above change
-    no weight but those of a new head. `load` takes the others of the builder too, where the tensors of the file go with
-    them.
+    Options of the builder, such as `dropout`, have the values of the file as defaults. The options above change no
+    weights, except for the weights of a new head. `load` also takes the other options of the builder, if the tensors of
+    the file fit them.
 
     Returns:
-        A functional `keras.Model` from the builder that the task has in `txf.models`. `save` writes it as a folder
-        again. The arguments of its `generate` have the defaults of the folder's `generation_config.json`, or of the
-        same keys in `config.json`: sampler, processors, stops, lengths and start. An argument that the caller gives
-        takes the place of its default: `sampler="greedy", processors=(), stop_ids=()` is plain greedy decoding.
+        A functional `keras.Model` from the task's builder in `txf.models`. `save` writes it as a folder again. The
+        arguments of its `generate` have the defaults of the folder's `generation_config.json`, or of the same keys in
+        `config.json`: sampler, processors, stops, lengths and start. An argument of the caller replaces its default:
+        `sampler="greedy", processors=(), stop_ids=()` is plain greedy decoding.
 
     Raises:
         ImportError: a name of the Hub without `huggingface_hub`.
@@ -70,7 +70,7 @@ def load(
             `config.json` that may change the model and is not known; a tensor without a weight, or a weight without a
             tensor.
 
-    Of a folder of texts and images (Gemma 3) the text model is loaded, and a warning says so; `save` writes a folder of
+    From a folder of texts and images (Gemma 3) `load` takes the text model, with a warning; `save` writes a folder of
     the text model alone.
 
     A warning names the keys of `config.json` that the family's class in transformers does not read either.
@@ -128,7 +128,7 @@ def load(
 
 
 def check_not_adapter(folder):
-    """Raises ValueError for a folder of peft, which has an adapter and no model."""
+    """Raises ValueError if the folder holds an adapter of peft and no model."""
     if os.path.isfile(file_of(folder, "adapter_config.json")) and not os.path.isfile(file_of(folder, "config.json")):
         raise ValueError(
             f"`path` must be the folder of a model; received {short_repr(str(folder))}, an adapter of peft. `load` its "
@@ -147,19 +147,17 @@ def check_padding(folder, pad_id):
     ids = {token.get("content"): token.get("id") for token in tokens if isinstance(token, dict)}
     if ids.get(pad, pad_id) != pad_id:
         raise ValueError(
-            f"config.json has pad_token_id={pad_id}, and the tokenizer beside it {ids[pad]} for {short_repr(pad)}. "
-            "Pass "
-            f"`pad_id` to say which one is padding: transformers takes the tokenizer's word, pad_id={ids[pad]}."
+            f"config.json has pad_token_id={pad_id}, and its tokenizer has the id {ids[pad]} for {short_repr(pad)}. "
+            f"Pass `pad_id` to say which one is padding: transformers uses the tokenizer's pad_id={ids[pad]}."
         )
 
 
 def load_weights(model, source, task, new_head, progress, asked, options):
     """Gives each weight its tensor; raises ValueError for a weight without a tensor or a tensor without a weight.
 
-    `options` are the caller's.
+    `options` are the caller's options.
 
-    Returns what `save` writes back: tensors that become no weight, rows of tables that become no weight, and the prefix
-    of the body where the file is of a class that no builder makes.
+    Returns the fields `kept`, `skipped` and `prefix` of `CheckpointInfo`, which `save` writes back.
     """
     family, config = source.family, Config(source.values)
     head = family.tasks[task].rows(config)
@@ -203,9 +201,9 @@ def errors_name_options(options):
 
 
 def assign(source, link, stacks):
-    """Reads a tensor and gives its weights their values; returns the rows that become no weight.
+    """Reads a tensor and gives its weights their values; returns the rows that do not become weights.
 
-    `stacks` collects the tensors of experts by the paths of their weights, which get their values from the last one.
+    `stacks` collects the tensors of experts by the paths of their weights, which get their values with the last tensor.
     """
     tensor = source.read(link.name)
     skipped = tensor[: link.transform.skipped].copy() if link.transform.skipped else None  # a scalar has no rows
@@ -220,7 +218,7 @@ def assign(source, link, stacks):
 
 
 def collect(stacks, expert, values):
-    """Stacks the value of an expert with the values of the others; returns their weight when all are there."""
+    """Stacks the value of an expert with the values of the others; returns their weight when the stack is complete."""
     stack = expert.stack
     array, missing = stacks.setdefault(stack.path, (np.empty(stack.shape, values[0].dtype), set(range(stack.shape[0]))))
     array[expert.number] = values.pop()
@@ -237,7 +235,7 @@ def collect(stacks, expert, values):
 
 
 def set_first_value(variable, held):
-    """Gives a variable its first value: the first array of the list `held`, which is taken out of the list."""
+    """Gives a variable its first value: the first array of the list `held`, which leaves the list."""
     value = Converted(held, variable.dtype)
     if has_value(variable):  # a layer that was built before
         variable.assign(tensor_of(value, variable.dtype))
@@ -248,8 +246,8 @@ def set_first_value(variable, held):
 class Converted:
     """An array that is converted to another dtype when a backend reads it, once.
 
-    From a plain array TensorFlow makes a copy, against changes, and then its own tensor: both next to the array of the
-    file would double the peak memory of loading.
+    TensorFlow protects itself against changes of a plain array by a copy, from which it makes its own tensor. Next to
+    the array of the file both would double the peak memory of loading.
     """
 
     def __init__(self, held, dtype):

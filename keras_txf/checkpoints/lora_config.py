@@ -1,4 +1,4 @@
-"""`adapter_config.json` of a peft adapter: which modules it changes, by which rank and scale."""
+"""`adapter_config.json` of a peft adapter: the modules that the adapter changes, their ranks and scales."""
 
 import collections
 import math
@@ -16,7 +16,7 @@ NEUTRAL = {
     "fan_in_fan_out", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "megatron_core",
     "qalora_group_size", "runtime_config", "velora_config", "ensure_weight_tying",
 }  # fmt: skip
-# Initial values of the adapter that leave the weights of the base alone.
+# Initial values of the adapter that do not change the weights of the base.
 INITIAL = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
 TASK_TYPES = {
     "causal_lm": "CAUSAL_LM", "seq2seq": "SEQ_2_SEQ_LM", "sequence_classification": "SEQ_CLS",
@@ -25,7 +25,7 @@ TASK_TYPES = {
 
 
 def _names(name, value):
-    """A list of names, or one pattern."""
+    """Checks a list of names, or one pattern."""
     return value if value is None or isinstance(value, str) else checks.strings(name, value)
 
 
@@ -66,11 +66,11 @@ class LoraConfig:
         values: dict, as in the file.
 
     Raises:
-        ValueError: another kind of adapter than LoRA, or an option that changes what LoRA computes.
+        ValueError: an adapter that is not LoRA, or an option that changes the mathematics of LoRA.
     """
 
     def __init__(self, values):
-        self.seconds = 0.0  # that its patterns took
+        self.seconds = 0.0  # spent on matching the patterns
         checks.one_of("peft_type", values.get("peft_type"), ("LORA",))
         unknown = {key: values[key] for key in values.keys() - NEUTRAL - CHECKS.keys() if values[key]}
         if unknown:
@@ -107,7 +107,7 @@ class LoraConfig:
         return self._names(names, module) and index in (chosen if isinstance(chosen, list) else [chosen])
 
     def saves(self, module):
-        """Whether a module, or one around it, is a part of the adapter as a whole."""
+        """Whether a module, or a module around it, is saved as a whole with the adapter."""
         parts = module.split(".")
         around = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
         return any(path.endswith(name) for name in self.values["modules_to_save"] for path in around)
@@ -123,7 +123,7 @@ class LoraConfig:
         return any(f".{module}".endswith(f".{name}") for name in names or ())
 
     def _match(self, before, pattern, after, module):
-        """The groups of a match of `pattern`, which is of a stranger, between two parts of ours; None without."""
+        """Returns the groups of a match of `pattern`, which the file wrote, between two expressions; None without."""
         if re.fullmatch(r"[\w.]*", pattern):
             found = re.match(f"{before}{pattern}{after}", module)
             return found and found.groups()
@@ -143,10 +143,10 @@ def config_of(modules, to_save, transposed, task, base):
 
     Args:
         modules: dict of names of modules -> the options of their adapters.
-        to_save: names of the modules that are saved as a whole.
+        to_save: names of modules that are saved as a whole.
         transposed: whether kernels of the checkpoint are (inputs, outputs).
         task: name of the checkpoint's task.
-        base: what to write for `base_model_name_or_path`.
+        base: value of `base_model_name_or_path`.
     """
     ranks = {name: options["rank"] for name, options in modules.items()}
     alphas = {name: options["alpha"] for name, options in modules.items()}
@@ -184,5 +184,5 @@ def _is_whole(number):
 
 
 def _plain(number):
-    """An integer where the number is one, as other readers of the file expect."""
+    """Returns a whole number as an integer, as other readers of the file expect."""
     return round(number) if _is_whole(number) else number

@@ -1,6 +1,6 @@
-"""The options of `load`: those of the file, and of the builders; see `layers.shown_options`.
+"""The options of `load`: options of the file, and of the builders; see `layers.shown_options`.
 
-The options of blocks among them change no weight, so they go with the tensors of any file.
+The options of blocks among them change no weight, so the tensors of any file fit them.
 """
 
 from collections.abc import Sequence
@@ -18,22 +18,22 @@ class CheckpointOptions(TypedDict, total=False):
         Any,
         None,
         "dtype policy of the layers; default Keras' own. `load` converts the weights. "
-        '"auto" is the type of the file: "float32", "bfloat16" or "float16", whichever most of its numbers have. The '
-        "weights are then those of the file bit for bit, but for weights of another type than most.",
+        '"auto" is the type of most numbers in the file: "float32", "bfloat16" or "float16". The weights of that type '
+        "then equal the file bit for bit.",
     ]
     pad_id: Annotated[
         int | None,
         0,
-        "the token of padding; None: no token is padding. Where `pad_token_id` of a decoder also ends texts, no token "
-        'is padding: transformers attends to it too. Only for "sequence_classification" it is padding wherever it '
-        "stands: the logits are of the last other token, in transformers too.",
+        "the token of padding; None: no token is padding. If `pad_token_id` of a decoder also ends texts, no token is "
+        'padding, because transformers attends to it too. For "sequence_classification" it is padding everywhere: the '
+        "logits are of the last other token, as in transformers.",
     ]
     ignore: Annotated[
         Sequence[str],
         (),
-        "list of str, keys of `config.json` that are left out of it, such as one that an error names; "
-        '"rope_scaling.factor" is a key within another. The model then '
-        "lacks what they ask for, and `save` does not write them.",
+        "list of str, keys of `config.json` to leave out, such as a key that an error names; "
+        '"rope_scaling.factor" is a key within another key. The model then lacks what these keys ask for, and `save` '
+        "does not write them.",
     ]
     revision: Annotated[str | None, None, "branch, tag or commit on the Hub."]
     progress: Annotated[bool | None, None, "whether to show a progress bar; default: for large files."]
@@ -50,11 +50,11 @@ class CheckpointOptions(TypedDict, total=False):
     position: Annotated[Each[Any], None, meaning(BlockOptions, "position")]
     causal: Annotated[Each[bool], False, meaning(CausalOptions, "causal")]
     window: Annotated[Each[int | None], None, meaning(BlockOptions, "window")]
-    masked_id: Annotated[int | None, None, "of ESM: the token that hides others; None: it is a token as others are."]
+    masked_id: Annotated[int | None, None, "of ESM: the token that hides others; None: it is an ordinary token."]
 
 
 class ClassifierCheckpointOptions(CheckpointOptions, SequenceHeadOptions, total=False):
-    """Options of `load` for a classifier; those of the head are for a new one."""
+    """Options of `load` for a classifier; the options of the head are for a new head."""
 
 
 class LoadOptions(ClassifierCheckpointOptions, total=False):
@@ -62,7 +62,7 @@ class LoadOptions(ClassifierCheckpointOptions, total=False):
 
     max_length: Annotated[int | None, None, meaning(SequenceEncoderOptions, "max_length")]
     final_logit_soft_cap: Annotated[float | None, None, "of decoders: c bends the logits to c · tanh(logits / c)."]
-    start_id: Annotated[int | None, None, "of encoder-decoders: the token that every target begins with."]
+    start_id: Annotated[int | None, None, "of encoder-decoders: the first token of every target."]
     token_type_ids: Annotated[bool, False, "of encoders: whether there is an input of token types."]
     packed: Annotated[bool, False, "whether rows hold several sequences."]
     return_hidden_states: Annotated[bool, False, "whether the hidden states are outputs too."]

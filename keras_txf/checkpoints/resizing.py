@@ -1,4 +1,4 @@
-"""Tokens that a loaded model and its tokenizer get after their training.
+"""Adds tokens to a loaded model and its tokenizer.
 
 Legend: V rows of the tables, D model dim.
 """
@@ -36,26 +36,25 @@ HEADS = ("logits", "logit_adjustment")  # layers with a row or a number for each
 def resize_vocabulary(model: keras.Model, tokenizer: Any, tokens: Sequence[str]) -> tuple[Any, Any]:
     """Adds tokens to a loaded model and its tokenizer.
 
-    Use it for words of a trade, or marks such as "<drug>", before fine-tuning. A table with more rows than the
-    tokenizer has tokens, as T5's, gives its spare rows to the new tokens first; it grows by the rows that are missing
-    then, and by no others. The rows of the new tokens, in the tables of the input and of the output and in the bias of
-    the logits, are the means of the rows of the tokenizer's tokens. All other rows stay as they are, and so do the
-    logits of the old tokens.
+    Use it for technical terms, or marks such as "<drug>", before fine-tuning. If a table has more rows than the
+    tokenizer has tokens, as T5's table does, the new tokens take the spare rows first; the table grows only by the rows
+    that are still missing. A new token's row is the mean of the rows of the tokenizer's tokens, in the tables of the
+    input and the output and in the bias of the logits. All other rows, and the logits of the old tokens, do not change.
 
     `save` writes the new model with the files of the new tokenizer, and transformers reads both.
 
     Args:
-        model: a model from `load`. It stays as it is.
+        model: a model from `load`, which does not change.
         tokenizer: the tokenizer of the same folder, from `txf.text.from_checkpoint`.
-        tokens: list of str. Each becomes one token wherever it stands in a text.
+        tokens: list of str. Each becomes one token everywhere in a text.
 
     Returns:
         A new model, not compiled, and a new tokenizer with the options of the old one.
 
     Raises:
         ValueError: a model that is not from `load`, with adapters, or quantized; a tokenizer of another folder, or of
-            bytes or characters; a token that exists already; tables of different sizes, such as Marian's of separate
-            vocabularies; a family whose `config.json` does not say the size as `vocab_size`.
+            bytes or characters; a token that exists already; tables of different sizes, such as Marian's tables of
+            separate vocabularies; a family whose `config.json` does not hold the size as `vocab_size`.
 
     Example:
 
@@ -112,7 +111,7 @@ def table_size(model):
 
 
 def resized_config(info, size, new_size):
-    """Returns the config.json for larger tables; raises ValueError if other options change with the size."""
+    """Returns the config.json for larger tables; raises ValueError if the size changes other options too."""
     keys = [key for key in KEYS if Config(info.config)(key, None) == size]
     values, family = {**info.config, **dict.fromkeys(keys, new_size)}, find_family(info.config)
     before, after = (family.options(Config(each)) for each in (info.config, values))
@@ -141,7 +140,7 @@ def new_files(info, tokenizer, changed):
 
 
 def check_tokens(folder, tokenizer, info):
-    """Raises ValueError if the tokenizer has other tokens than the tokenizer of a folder."""
+    """Raises ValueError if the tokens of a tokenizer differ from the tokens of a folder's tokenizer."""
     if all_tokens(from_checkpoint(folder)) != all_tokens(tokenizer):
         raise ValueError(
             "`tokenizer` must be the one that `txf.text.from_checkpoint` makes of the model's folder, "
@@ -154,7 +153,7 @@ def with_rows(model, task, known, used, size):
 
     Args:
         task: the name of the task.
-        known, used: how many tokens the tokenizer had and has; the rows between the two are means.
+        known, used: numbers of tokens of the old and the new tokenizer; the rows between the two are means.
         size: the new V.
     """
     config, heads = config_of_model(model), HEADS if task in LANGUAGE_MODELS else ()
@@ -180,7 +179,7 @@ def with_rows(model, task, known, used, size):
 
 
 def with_means(table, known, used, size):
-    """Returns a table, (V, D) or (V,), of `size` rows; the rows from `known` to `used` are the mean of those before."""
+    """Returns a table, (V, D) or (V,), of `size` rows; the rows from `known` to `used` are the mean of the others."""
     more = np.zeros((size - len(table), *table.shape[1:]), table.dtype)
     table = np.concatenate([table, more])
     table[known:used] = table[:known].astype("float64").mean(axis=0).astype(table.dtype)

@@ -1,4 +1,4 @@
-"""The config.json that `save` writes: the checkpoint's values, updated by the model; and the names of classes in it."""
+"""The config.json that `save` writes, with values updated from the model, and the names of the classes in it."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def dtype_of(weight):
 
 
 def update_generation_config(folder, values):
-    """Writes the padding token of config.json into a copied `generation_config.json` that has another token."""
+    """Writes the padding token of config.json into a copied `generation_config.json` that has a different token."""
     path = folder / NAME
     if path.is_file() and "pad_token_id" in values:
         copied = read_json(path)
@@ -74,14 +74,14 @@ def write_json(path, values):
 
 
 def labels_of(folder: str | os.PathLike, head: str) -> list[str] | None:
-    """Returns the names of the classes of a classifier's checkpoint in their order; None where it has another head.
+    """Returns the names of the classes of a classifier's checkpoint in their order; None if it has a different head.
 
     Args:
         folder: a folder in the format of Hugging Face.
         head: "SequenceClassification" or "TokenClassification", a part of the architecture's name.
 
     Raises:
-        ValueError: no such folder, or a damaged file.
+        ValueError: a missing folder, or a damaged file.
     """
     values = read_json(file_of(checks.path("folder", folder), "config.json"))
     if not any(head in name for name in values.get("architectures") or ()):
@@ -93,14 +93,14 @@ def labels_of(folder: str | os.PathLike, head: str) -> list[str] | None:
 
 
 def problem_type_of(folder: str | os.PathLike, head: str) -> str | None:
-    """Returns the `problem_type` of a classifier's checkpoint; None where it has none, or another head."""
+    """Returns the `problem_type` of a classifier's checkpoint; None if it is missing, or the head is different."""
     values = read_json(file_of(checks.path("folder", folder), "config.json"))
     has_head = any(head in name for name in values.get("architectures") or ())
     return values.get("problem_type") if has_head else None
 
 
 def config_with_labels(model: keras.Model, labels: Any, problem_type: str | None = None) -> dict[str, Any]:
-    """Returns the config.json of a loaded model with other names of the classes, for `save`.
+    """Returns the config.json of a loaded model with new names of the classes, for `save`.
 
     Args:
         model: a classifier from `load`.

@@ -1,4 +1,4 @@
-"""Saving: writes a model as a folder that transformers loads."""
+"""Saves a model as a folder that transformers loads."""
 
 import contextlib
 import filecmp
@@ -45,26 +45,27 @@ def save(
 ) -> None:
     """Writes a model as a Hugging Face folder, which transformers loads with the same logits.
 
-    Use it for a model from `load`, fine-tuned or not. The new folder gets the tokenizer files of the model's folder;
-    a copy out of a `.keras` file has none. A model from a builder, or a clone, needs a `family` or a `config`.
+    Use it for a model from `load`, fine-tuned or not. The new folder gets the tokenizer files of the model's folder,
+    but a copy from a `.keras` file has no such files. A model from a builder, or a clone, needs a `family` or a
+    `config`.
 
     Args:
-        model: a model from `load`, or its copy out of a `.keras` file; with `config` or `family` any model of ours.
+        model: a model from `load`, or its copy from a `.keras` file; with `config` or `family` any model of ours.
         folder: path of the new folder. A checkpoint in it is replaced once the new one is complete: a killed process
             leaves the old one or the new one, for `load` and for `txf.text.from_checkpoint`. Other files stay.
         config: dict of a `config.json`, or path of a folder that has one; its `architectures` name the class. Default:
             the config of the checkpoint that the model was loaded from.
-        dtype: "float32", "float16" or "bfloat16"; default: that of the model's variables.
+        dtype: "float32", "float16" or "bfloat16"; default: the dtype of the model's variables.
         max_shard_size: bytes of a file; larger checkpoints have several files and an index.
         family: `model_type` of a family, such as "llama", instead of `config`. The config.json is derived from the
-            model. The model that `load` would build of it is run next to the given one, on random weights and ids.
+            model. To verify it, the model that `load` would build runs next to `model`, on random weights and ids.
 
     Raises:
         ValueError: a model of unknown origin without `config` or `family`; both of them; an option or a wiring of the
-            model that the family cannot express; weights for which the family has no tensors; weights or options other
-            than those of `config`; two weights of one path, as two models inside of the model may have; options of
-            `load` that no `config.json` can hold; a folder that cannot be written to, a full disk, or a directory in
-            the place of a file. The folder is then as it was.
+            model that the family cannot express; weights for which the family has no tensors; weights or options that
+            differ from `config`; two weights of one path, as in two inner models; options of `load` that no
+            `config.json` can hold; a folder that cannot be written to, a full disk, or a directory with the name of a
+            file. The folder is then unchanged.
 
     Example:
 
@@ -97,7 +98,7 @@ def save(
     prefix = table.prefix * known.whole if info.prefix is None else info.prefix
     tensors = {prefix * link.inner + link.name: link for link in found}
     shards, values = split(tensors, dtype, max_shard_size), new_config(model, info, table, dtype)
-    check_places(folder, {"config.json", *shards, *companion_files(info.folder), *info.files})
+    check_no_directories(folder, {"config.json", *shards, *companion_files(info.folder), *info.files})
     with atomic_checkpoint(folder) as new:
         write_tensors(new, shards, info, dtype)
         write_json(new / "config.json", values)
@@ -116,15 +117,15 @@ def check_no_adapters(model):
 
 def check_described(model, info, family):
     """Raises ValueError if the model's weights or options differ from those that the given config.json describes."""
-    said = differences(describe(model, family, info.task, info.config), model)
-    if said:
+    messages = differences(describe(model, family, info.task, info.config), model)
+    if messages:
         raise ValueError(
-            f"`config` must describe the model: it {said[0]}, and {len(said)} options and weights in all that differ."
+            f"`config` must describe the model: it {messages[0]}. In all, {len(messages)} options and weights differ."
         )
 
 
 def split(tensors, dtype, max_shard_size):
-    """Divides tensors among files: dict of names of files -> dict of names -> links."""
+    """Divides tensors among files: dict of file names -> dict of tensor names -> links."""
     shards, size = [{}], 0
     for name, link in tensors.items():
         more = size_of(link, dtype)
@@ -140,11 +141,11 @@ def split(tensors, dtype, max_shard_size):
 
 
 def write_tensors(folder, shards, info, dtype):
-    """Writes the files; shards get an index, and an id of the save, so that `load` finds shards of other saves."""
-    places = {name: file for file, shard in shards.items() for name in shard}
+    """Writes the files; shards get an index, and an id of the save, so that `load` detects shards of other saves."""
+    file_of_tensor = {name: file for file, shard in shards.items() for name in shard}
     first = next(iter(shards))
-    kept = {name: tensor for name, tensor in info.kept.items() if name not in places}
-    places.update(dict.fromkeys(kept, first))
+    kept = {name: tensor for name, tensor in info.kept.items() if name not in file_of_tensor}
+    file_of_tensor.update(dict.fromkeys(kept, first))
     metadata = {"format": "pt", **({SAVE_ID: uuid.uuid4().hex} if len(shards) > 1 else {})}
     for file, shard in shards.items():
         arrays = {name: values_of(link, info.skipped.get(link.name), dtype) for name, link in shard.items()}
@@ -153,7 +154,7 @@ def write_tensors(folder, shards, info, dtype):
         save_file(arrays, folder / file, metadata=metadata)
     if len(shards) > 1:
         size = sum(size_of(link, dtype) for shard in shards.values() for link in shard.values())
-        index = {"metadata": {"total_size": size}, "weight_map": places}
+        index = {"metadata": {"total_size": size}, "weight_map": file_of_tensor}
         write_json(folder / INDEX, index)
 
 
@@ -179,12 +180,12 @@ def atomic_checkpoint(folder):
     """Replaces a checkpoint atomically: at each moment the folder holds the old checkpoint or the new one.
 
     Yields a temporary folder within `folder` for the new files. When they are complete, one rename to `COMPLETE` makes
-    them the checkpoint: `file_of` looks there before it looks in the folder. Then the files move to their own places.
+    them the checkpoint: `file_of` looks there before it looks in the folder. Then the files move into the folder.
     Readers who do not know `COMPLETE`, such as transformers, find no weights from before the first move until after
     the last one. If the process is killed after the rename, the next save completes the moves.
 
     Raises:
-        ValueError: the disk is full or read-only. The old checkpoint is as it was.
+        ValueError: the disk is full or read-only. The old checkpoint is then unchanged.
     """
     with writing("folder", folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -199,20 +200,20 @@ def atomic_checkpoint(folder):
             _move(folder)
 
 
-def check_places(folder, names):
+def check_no_directories(folder, names):
     """Raises ValueError if a directory has the name of a file that `save` writes."""
     taken = sorted(
         name for name in {*names, ONE, INDEX} if (folder / name).is_dir() and not (folder / name).is_symlink()
     )
     if taken:
         raise ValueError(
-            f"`folder` must have no directory in the place of a file; received {short_repr(str(folder))} with "
+            f"`folder` must have no directory with the name of a file; received {short_repr(str(folder))} with "
             f"{short_repr(taken)}."
         )
 
 
 def _move(folder):
-    """Moves the files of a complete save to their places, in an order in which a kill anywhere does no harm."""
+    """Moves the files of a complete save into the folder, in an order that makes a kill at any moment harmless."""
     new = folder / COMPLETE
     if not new.is_dir():
         return
@@ -238,7 +239,7 @@ def _remove_weights(folder):
 
 @contextlib.contextmanager
 def _lock(folder):
-    """Waits while another thread or process saves to the folder, where the system has such locks: Windows has none."""
+    """Waits while another thread or process saves to the folder. Windows lacks such locks, and does not wait."""
     try:
         import fcntl
     except ImportError:

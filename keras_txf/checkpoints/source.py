@@ -21,7 +21,7 @@ class Source:
     `gamma` and `beta` of the weights of norms.
 
     Args:
-        values: of the family's config.json.
+        values: values of the family's config.json.
         family: `Family`.
         tensors: `Tensors` of the folder.
         kind: `model_type` of the folder, which may name a model of texts and images.
@@ -43,7 +43,7 @@ class Source:
             if own.startswith(prefix):
                 inside.add(known)
         outside = self.names.keys() - inside
-        # Where the body has its prefix, all else is of heads.
+        # If the body's names have its prefix, all other tensors belong to heads.
         self.of_heads = outside if len(outside) < len(self.names) else set()
         self.prefix = prefix if inside else ""
 
@@ -63,13 +63,13 @@ class Source:
 
 
 def prefix_of(family, names):
-    """The prefix of the body in a file with tensors of these names."""
+    """Returns the prefix of the body in a file with tensors of these names."""
     prefixes = [family.prefix, family.other_prefix]
     return next((prefix for prefix in prefixes if prefix and any(n.startswith(prefix) for n in names)), family.prefix)
 
 
 def most_common_dtype(tensors):
-    """Returns the dtype that most numbers of the open files have, for a model; None without any floats."""
+    """Returns the dtype for a model that most numbers in the open files have; None if they hold no floats."""
     numbers = collections.Counter()
     for name in tensors:
         if tensors.dtype(name) in FLOATS:
@@ -103,7 +103,7 @@ def check_names(source, task, wanted, asked):
         wanted: names of the tensors that have a weight.
         asked: whether the caller asked for the task, or its head is new.
 
-    Returns the names of the known tensors without a weight that the same class in transformers uses.
+    Returns the names of the tensors without a weight that the same class in transformers uses.
     """
     family, config = source.family, Config(source.values)
     own = modules_of(family.tasks[task].rows(config))
@@ -128,12 +128,12 @@ def check_names(source, task, wanted, asked):
         for name, rows in zip(family.tasks, heads)
         if name in LANGUAGE_MODELS and name == task
     }
-    passed = (*family.ignore, *family.kept, *family.tasks[task].ignore)
+    known = (*family.ignore, *family.kept, *family.tasks[task].ignore)
     left = [
         name
         for name in source.names.keys() - wanted
         if name not in tied | skipped
-        and not any(re.fullmatch(pattern, name) for pattern in passed)
+        and not any(re.fullmatch(pattern, name) for pattern in known)
         and not (name in of_heads or name.rpartition(".")[0] in of_heads)
     ]
     outside = []
@@ -148,7 +148,7 @@ def check_names(source, task, wanted, asked):
         raise ValueError(" ".join(offences))
     if outside:
         warnings.warn(
-            f"The file has tensors outside of the model, which are passed over: {short_repr(outside)}.",
+            f"The file has tensors outside of the model, which are ignored: {short_repr(outside)}.",
             stacklevel=4,  # the caller of `load`
         )
     if family.tasks[task].architecture not in (source.values.get("architectures") or ()):
@@ -163,7 +163,7 @@ def check_names(source, task, wanted, asked):
 
 
 def names_of_other_class(source, task, wanted):
-    """The names of the tensors without a weight in a file whose class no builder makes: the body with another head.
+    """Returns the names of the tensors without a weight in a file of the body with a head that no builder makes.
 
     Such a class is `CLIPTextModelWithProjection`. A file of the body alone has no such tensors.
     """
@@ -186,8 +186,8 @@ def check_head(source, head, wanted, options, tied):
         source: `Source`.
         head: the rows of the head.
         wanted: names of the tensors that have a weight.
-        options: of the caller.
-        tied: whether logits of tokens, if the file holds them, are a copy of the embedding.
+        options: the caller's options.
+        tied: whether the logits of a language model are a copy of the embedding, if the file holds them.
     """
     modules = modules_of(head)
     lost = [name for name in source.names.keys() - wanted if {name, name.rpartition(".")[0]} & modules]

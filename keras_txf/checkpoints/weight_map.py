@@ -1,13 +1,13 @@
-"""The table language: which tensor of a checkpoint is which weight of a model, and in which layout.
+"""The table language: it maps the weights of a model to the tensors of a checkpoint and their layouts.
 
 A family's table maps paths of our layers to modules of the checkpoint, with {i} for the number of a block:
 
     "encoder_{i}/attention/query": "encoder.layer.{i}.attention.self.query"
 
-The weights of the layer follow: its kernel is `...query.weight`, transposed, its bias `...query.bias`. A path of the
-weight itself maps to the tensor of exactly that name. A `Tensor` describes other layouts: a module that stacks several
-of our layers, and, by {e}, a weight (E, ...) that has a tensor for each expert. Each transform has an inverse, so one
-table both loads and saves.
+The weights of the layer follow: its kernel is `...query.weight`, transposed, and its bias is `...query.bias`. The path
+of a weight maps to the tensor of exactly that name. A `Tensor` describes other layouts: a module that stacks several of
+our layers, or, with {e} in the name, a weight (E, ...) that has a tensor for each expert. Each transform has an
+inverse, so one table both loads and saves.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ class Transform:
 
     read: Callable
     write: Callable
-    skipped: int = 0  # first rows of a table that become no weight
+    skipped: int = 0  # number of first rows of a table that do not become weights
 
 
 SAME = Transform(lambda x: x, lambda x: x)
@@ -45,7 +45,7 @@ ONE_ROW = Transform(lambda x: x[0], lambda x: x[None])
 
 
 def skip(rows):
-    """A table whose first rows are no position of a real token."""
+    """Returns the transform of a table whose first rows are not positions of real tokens."""
     return Transform(lambda x: x[rows:], lambda x: np.concatenate([np.zeros((rows, *x.shape[1:]), x.dtype), x]), rows)
 
 
@@ -54,11 +54,11 @@ class Tensor:
     """A module or tensor of the checkpoint, and its layout.
 
     Args:
-        name: its name, with {i} for the number of a block, {e} for the number of an expert.
+        name: name of the module or tensor, with {i} for the number of a block, {e} for the number of an expert.
         kernel: transform of a kernel; default transposed.
         other: transform of the other weights.
         part, parts: index and number of our layers in a module that concatenates several.
-        groups: the outputs of such a module are so many groups, and each group has its share of every layer.
+        groups: number of groups of the outputs of such a module; each group has its share of every layer.
         inner: whether the name has the prefix of the body.
     """
 
@@ -95,7 +95,7 @@ def query_key_value(name, groups=1, kernel=TRANSPOSED, path="decoder_{i}/attenti
 
 
 class Expert:
-    """One expert's share of a weight (E, ...), in the place of a variable."""
+    """One expert's share of a weight (E, ...), used like a variable."""
 
     def __init__(self, stack, number):
         self.stack, self.number = stack, number
@@ -108,7 +108,7 @@ class Expert:
 
 @dataclasses.dataclass
 class Link:
-    """A tensor of the checkpoint and its weights, one for each part."""
+    """A tensor of the checkpoint and the weights of its parts."""
 
     name: str
     transform: Transform
@@ -132,7 +132,7 @@ class Link:
         """
         try:
             values = self.read(np.broadcast_to(np.float32(0), shape))
-        except (ValueError, IndexError):  # it cannot be transposed or split
+        except (ValueError, IndexError):  # the shape cannot be transposed or split
             return False
         same = all(value.shape == tuple(variable.shape) for value, variable in zip(values, self.variables, strict=True))
         return same and self.shape() == shape
@@ -149,13 +149,13 @@ class Link:
         return self.join(parts, self._axis(parts[0])) if len(parts) > 1 else parts[0]
 
     def split(self, array, axis):
-        """Divides the outputs of the module, on an axis of an array, among the layers that make it up."""
+        """Divides an axis of an array, the outputs of the module, among its layers."""
         ends = np.cumsum([variable.shape[-1] // self.groups for variable in self.variables])[:-1]
         parts = np.split(_in_groups(array, axis, self.groups), ends, axis + 1)
         return [part.reshape(*array.shape[:axis], -1, *array.shape[axis + 1 :]) for part in parts]
 
     def join(self, parts, axis):
-        """Puts the outputs of the layers, on an axis of arrays, together to those of the module."""
+        """Concatenates the outputs of the layers, on an axis of their arrays, to the outputs of the module."""
         shape = parts[0].shape
         joined = np.concatenate([_in_groups(part, axis, self.groups) for part in parts], axis + 1)
         return joined.reshape(*shape[:axis], -1, *shape[axis + 1 :])
@@ -177,10 +177,10 @@ def links(table, variables):
         variables: the model's weights.
 
     Raises:
-        ValueError: weights that the table does not name, or a tensor some of whose parts are no weights.
+        ValueError: weights that the table does not name, or a tensor of which the model lacks a part.
     """
     rows = [(_pattern(path), as_tensor(row)) for path, row in table.items()]
-    found, unknown = {}, []
+    by_name, unknown = {}, []
     for variable in variables:
         match = _find(rows, variable.path)
         if match is None:
@@ -190,20 +190,20 @@ def links(table, variables):
         if "{e}" in name:
             for e in range(variable.shape[0]):
                 own = name.replace("{e}", str(e))
-                found[own] = Link(own, transform, tensor.inner, [Expert(variable, e)])
+                by_name[own] = Link(own, transform, tensor.inner, [Expert(variable, e)])
             continue
-        link = found.setdefault(name, Link(name, transform, tensor.inner, [None] * tensor.parts, tensor.groups))
+        link = by_name.setdefault(name, Link(name, transform, tensor.inner, [None] * tensor.parts, tensor.groups))
         link.variables[tensor.part] = variable
     if unknown:
         raise ValueError(
             f"The model has weights that its checkpoint's family has no tensors for: {short_repr(unknown)}."
         )
-    for name, link in found.items():
+    for name, link in by_name.items():
         if any(variable is None for variable in link.variables):  # not `in`, which compares values on PyTorch
             raise ValueError(
                 f"The model lacks some of the {len(link.variables)} weights that make up {short_repr(name)}."
             )
-    return list(found.values())
+    return list(by_name.values())
 
 
 def _pattern(path):

@@ -1,4 +1,4 @@
-"""Values of config.json that make no model, and keys that no family reads: passed over with a warning, or refused."""
+"""Values of config.json that make no model, and keys that no family reads: ignored with a warning, or refused."""
 
 import ast
 import json
@@ -250,7 +250,7 @@ def test_ignore_must_name_keys_of_the_file(folders):
 
 
 def test_keys_of_positions_that_their_type_does_not_read(folders, tmp_path):
-    """Transformers reads none of them: what no type has is passed over, what another type has is refused."""
+    """Transformers reads none of them: what no type has is ignored, what another type has is refused."""
     scaling = {"type": "linear", "factor": 2.0, "beta_fast": 32, "attn_factor": 0.9, "finetuned": True}
     folder = configured(folders["llama"], {**LLAMA, "rope_scaling": scaling})
     named = "rope_scaling.beta_fast"

@@ -266,7 +266,7 @@ def test_the_first_files_of_clip(tmp_path):
 
 
 def test_a_tower_under_the_names_of_transformers_4(tmp_path):
-    """A projection beside it is passed over."""
+    """A projection beside it is ignored."""
     for side in ("vision", "text"):
         config, tensors = parts(f"clip_{side}_model")
         tensors = {f"{side}_model.{name}": tensor for name, tensor in tensors.items()}

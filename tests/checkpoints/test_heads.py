@@ -203,7 +203,7 @@ def test_what_stands_beside_a_body_without_a_prefix_is_passed_over(bodies, tmp_p
     """Such as the `linear` of ColBERT; a tensor within the modules of the body is not."""
     head = with_head(BERT, "linear")
     body = {name.removeprefix("bert."): array for name, array in head.items() if "cls." not in name}
-    with pytest.warns(UserWarning, match=r"passed over: \['linear.bias', 'linear.weight'\]"):
+    with pytest.warns(UserWarning, match=r"ignored: \['linear.bias', 'linear.weight'\]"):
         same(load(write(tmp_path, {**BERT, "architectures": ["HF_ColBERT"]}, body)), bodies["bert"])
     body["encoder.extra"] = body["linear.bias"]
     refused(lambda: load(write(tmp_path, BERT, body), "encoder"), ["no weight of the model", "['encoder.extra']"])

@@ -86,7 +86,7 @@ def check_known(c, kind, scaling, paths):
     Transformers reads neither. `attn_factor`, which vLLM reads, is one of the first.
     """
     for key in sorted(scaling.keys() - set().union(*OPTIONS.values())):
-        c.pass_over({paths[key]: scaling.pop(key)})
+        c.note_unread({paths[key]: scaling.pop(key)})
     known = next((names for name, names in OPTIONS.items() if name == kind), scaling)
     others = sorted(scaling.keys() - set(known))
     if others:
