@@ -1,1 +1,1 @@
-"""The files that name a private name of Keras."""
+"""Code for a backend, a compiler or private names of Keras."""

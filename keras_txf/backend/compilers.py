@@ -1,4 +1,4 @@
-"""What compilers of the backends need: compiled functions, loops over states, and products of one row."""
+"""Compiled functions, loops over states, and products of one row, for the compilers of the backends."""
 
 import functools
 import math
@@ -7,18 +7,18 @@ import threading
 import keras
 from keras import ops
 
-XLA_FUNCTIONS = 128  # that TensorFlow compiles by XLA in a process: it never frees their megabytes
-LARGE = 2**28  # numbers of bfloat16, half a gigabyte
+XLA_FUNCTIONS = 128  # the most that TensorFlow compiles by XLA in a process: it never frees their megabytes
+LARGE = 2**28  # numbers in bfloat16, half a gigabyte
 
 
 def compiled(function, variables, steps=None):
-    """The function, compiled where the backend can: XLA on TensorFlow and JAX, eager on PyTorch and NumPy.
+    """Returns the function, compiled if the backend can: XLA on TensorFlow and JAX, eager on PyTorch and NumPy.
 
     Args:
-        function: of nested tensors, made of `keras.ops` and Keras layers.
-        variables: the Keras variables that the function reads, at each call anew.
-        steps: how many steps the loop of the function takes: 0, it has no loop, 1, or None, many. Without a loop
-            TensorFlow's graph computes large products as fast as XLA, and without seconds of compilation.
+        function: function of nested tensors, made of `keras.ops` and Keras layers.
+        variables: the Keras variables that the function reads anew at each call.
+        steps: number of steps of the function's loop: 0 without a loop, 1, or None for many. Without a loop
+            TensorFlow's graph computes large products as fast as XLA, and saves seconds of compilation.
     """
     compiler = _COMPILERS.get(keras.backend.backend())
     return function if compiler is None else compiler(function, list(variables), steps)
@@ -32,8 +32,8 @@ def compiles():
 def trains_unfused():
     """Whether training computes one operation after the other, so that a gradient by hand saves passes.
 
-    A training step of a generator takes 85 ms with such a gradient of the loss on TensorFlow and 110 ms without, a
-    larger one 637 and 758 ms (small and medium of `benchmarks/train_step.py`, 2 cores).
+    On TensorFlow a training step of a generator takes 85 ms with such a gradient of the loss and 110 ms without, a step
+    of a larger one 637 and 758 ms (small and medium of `benchmarks/train_step.py`, 2 cores).
     """
     return keras.backend.backend() == "tensorflow"
 
@@ -43,7 +43,7 @@ def _tensorflow(function, variables, steps):
 
     @functools.cache
     def traced(in_graph):
-        # A partial for each: TensorFlow counts traces by the code, and would warn of models that share the code.
+        # Each has its own partial: TensorFlow counts traces by code, and would warn if models share the code.
         may = steps != 0 and not _checks_numerics()
         jit_compile = may and (in_graph or not _xla_copies(variables) and _one_more_by_xla())
         return tf.function(functools.partial(function), jit_compile=jit_compile, autograph=False)
@@ -59,10 +59,10 @@ def _tensorflow(function, variables, steps):
 
 
 def _xla_copies(variables):
-    """Whether XLA would hold large weights a second time, in float32: on a CPU it multiplies no bfloat16.
+    """Whether XLA would copy large weights to float32: on a CPU it cannot multiply bfloat16.
 
-    Of 1.08 GB of weights the copies take 2.5 GB more (`benchmarks/load_checkpoint.py`); TensorFlow's graph multiplies
-    bfloat16 as it is.
+    The copies of 1.08 GB of weights take 2.5 GB more (`benchmarks/load_checkpoint.py`); TensorFlow's graph multiplies
+    bfloat16 without a copy.
     """
     import tensorflow as tf
 
@@ -84,7 +84,7 @@ _XLA_LOCK = threading.Lock()
 
 
 def _one_more_by_xla():
-    """Whether TensorFlow may compile another function by XLA. Later functions run as graphs, which it frees."""
+    """Whether TensorFlow may compile another function by XLA. Later functions run as graphs, whose memory is freed."""
     global _xla_functions
     with _XLA_LOCK:
         may = _xla_functions < XLA_FUNCTIONS
@@ -105,14 +105,14 @@ def _jax(function, variables, steps):
 
 
 def _copies(variables):
-    """Whether JAX's XLA holds weights a second time, in float32: on a CPU it multiplies no bfloat16."""
+    """Whether JAX's XLA copies weights to float32: on a CPU it cannot multiply bfloat16."""
     import jax
 
     return jax.default_backend() == "cpu" and any(variable.dtype == "bfloat16" for variable in variables)
 
 
-# XLA then copies a weight right before its product, and not all weights before the first product or before the loop.
-# A stream of 673 MB of weights takes 0.37 GB in place of 1.47, and 6 seconds of a processor in place of 10
+# With these options XLA copies a weight right before its product, instead of all weights before the first product or
+# the loop. A stream of 673 MB of weights takes 0.37 GB instead of 1.47, and 6 seconds of a processor instead of 10
 # (`benchmarks/load_checkpoint.py --layers 4 --contenders jax --stream`). A loop of many steps would copy in each step.
 _FREES_COPIES = {
     "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
@@ -130,11 +130,11 @@ _COMPILERS = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
 
 
 PARTS = 4
-SMALLEST = 2**16  # numbers in a matrix: smaller ones gain nothing
+SMALLEST = 2**16  # numbers in a matrix: products of smaller matrices gain nothing
 
 
 def is_one_row(x, matrix):
-    """Whether x is one row, (1, 1, D), float32, and XLA multiplies the row by a large matrix (D, U) on a CPU."""
+    """Whether x is one float32 row, (1, 1, D), that XLA multiplies by a large matrix (D, U) on a CPU."""
     rows, dim, units = x.shape[:-1], *matrix.shape
     if (
         tuple(rows) != (1, 1)
@@ -148,31 +148,31 @@ def is_one_row(x, matrix):
 
 
 def multiply_one_row(x, matrix):
-    """x (1, 1, D) times a matrix (D, U), the parts of D summed in float32: (1, 1, U)."""
+    """Multiplies x (1, 1, D) by a matrix (D, U) in parts of D, and sums them in float32: (1, 1, U)."""
     dim, units = matrix.shape
     parts = ops.matmul(ops.reshape(x, (PARTS, 1, dim // PARTS)), ops.reshape(matrix, (PARTS, dim // PARTS, units)))
     return ops.sum(parts, axis=0, keepdims=True)
 
 
-def _tensorflow():
+def _tensorflow_compiles_for_cpu():
     import tensorflow as tf
 
     return tf.inside_function() and not any(tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU"))
 
 
-def _jax():
+def _jax_compiles_for_cpu():
     import jax
 
     return jax.default_backend() == "cpu"
 
 
-_COMPILES_FOR_CPU = {"tensorflow": _tensorflow, "jax": _jax}
+_COMPILES_FOR_CPU = {"tensorflow": _tensorflow_compiles_for_cpu, "jax": _jax_compiles_for_cpu}
 
 
 def sequential_loop(first, last, step, state):
     """Calls `step(i, state)` for i from `first` up to `last`, one after the other; returns the last state.
 
-    Ten steps at once took 3.2 GB where one takes 0.33 GB: attention and its gradient, 8,192 tokens, 8 heads of 64.
+    Ten parallel steps take 3.2 GB, and one 0.33 GB: attention and its gradient, 8,192 tokens, 8 heads of 64.
     """
     if keras.backend.backend() != "tensorflow":
         return ops.fori_loop(first, last, step, state)
@@ -186,7 +186,7 @@ def sequential_loop(first, last, step, state):
 def scan_states(step, state, xs):
     """Calls `state = step(state, x)` for each x of xs; returns the last state, and the state before each x.
 
-    On TensorFlow XLA cannot compile the gradient of `keras.ops.scan`, whose loop does not tell its largest length.
+    On TensorFlow XLA cannot compile the gradient of `keras.ops.scan`, because its loop has no maximum length.
     """
     if keras.backend.backend() != "tensorflow":
         return ops.scan(lambda state, x: (step(state, x), state), state, xs)
@@ -197,9 +197,9 @@ def scan_states(step, state, xs):
 
 
 def records_gradients():
-    """Whether the backend may ask for gradients of what is computed now: PyTorch says so.
+    """Whether the backend may ask for gradients of the present computation; PyTorch knows if it does not.
 
-    Compiled functions of the other backends leave out what nothing uses.
+    Compiled functions of the other backends leave out unused computations.
     """
     if keras.backend.backend() != "torch":
         return True

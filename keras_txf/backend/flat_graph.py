@@ -25,7 +25,7 @@ class GraphCall:
 
     Args:
         operation: a layer, an operation of Keras, or an `Entry`.
-        args, kwargs: what the graph passes, with a `Symbol` in the place of each tensor.
+        args, kwargs: arguments that the graph passes, with a `Symbol` instead of each tensor.
         outputs: list of Symbols.
     """
 
@@ -46,7 +46,7 @@ class GraphCall:
 
 
 class Entry:
-    """The way of a tensor into a model: the type of the model's input, and a Keras mask that the graph passes."""
+    """The entry of a tensor into an inner model: casts it to the input's dtype, and sets the mask of the call."""
 
     name = "input"
 
@@ -65,11 +65,11 @@ class Entry:
 
 
 def flat_graph(model):
-    """The graph of a functional model as one list of calls; a model within it stands there as the calls of its own.
+    """Returns the graph of a functional model as one list of calls, with the calls of inner models among them.
 
     Returns:
         The Symbols of the inputs, in the order of `model.inputs`; the list of `GraphCall`s, in the order in which they
-        run; and the outputs, of the model's structure.
+        run; and the Symbols of the outputs, in the model's structure.
     """
     inputs = [Symbol(tuple(x.shape), x.dtype) for x in graph_of(model).inputs]
     calls = []
@@ -106,7 +106,7 @@ def _add_calls(model, given, calls):
 
 
 def _inputs_in_order(graph, given):
-    """What a call gives a model, in the order of the model's inputs."""
+    """Returns the inputs of a call in the order of the model's inputs."""
     if isinstance(given, dict) and isinstance(graph._inputs_struct, dict):
         given = {key: given[key] for key in graph._inputs_struct}
     elif isinstance(given, dict):
@@ -119,32 +119,32 @@ def symbols_in(nested):
 
 
 def with_values(nested, values):
-    """A structure with the values of its Symbols."""
+    """Returns a structure with values instead of its Symbols."""
     return keras.tree.map_structure(lambda x: values[x] if isinstance(x, Symbol) else x, nested)
 
 
 def call_operation(operation, args, kwargs):
-    """Calls a layer or an operation as a model calls it that does not train; returns a list of tensors."""
+    """Calls a layer or an operation as a model does outside of training; returns a list of tensors."""
     if getattr(operation, "_call_has_training_arg", False) and kwargs.get("training") is None:
         kwargs = {**kwargs, "training": False}
     return keras.tree.flatten(operation(*args, **kwargs))
 
 
 def concatenation_axis(operation):
-    """The axis along which a layer or operation concatenates; None where it does something else."""
+    """Returns the axis along which a layer or operation concatenates; None if it does something else."""
     if isinstance(operation, keras.layers.Concatenate) or type(operation).__name__ == "Concatenate":
         return operation.axis
     return None
 
 
 def sequence_start(operation, args, kwargs):
-    """The n of `x[:, n:]` or `keras.layers.Cropping1D((n, 0))`; None where a layer or operation does something else."""
+    """Returns the n of `x[:, n:]` or `keras.layers.Cropping1D((n, 0))`; None for any other layer or operation."""
     if type(operation) is keras.layers.Cropping1D:
         start, end = operation.cropping
         return start if end == 0 else None
     if type(operation).__name__ == "GetItem":
         key = args[1] if len(args) > 1 else kwargs.get("key")
-        whole, *rest = key if isinstance(key, (tuple, list)) else (key,)  # a list, when it comes from a file
+        whole, *rest = key if isinstance(key, (tuple, list)) else (key,)  # a list if the model comes from a file
         if (
             whole == slice(None)
             and rest

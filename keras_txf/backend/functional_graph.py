@@ -1,6 +1,6 @@
-"""The graph of a functional model: running it with other calls of its layers, and reading which layers take an input.
+"""Runs the graph of a functional model with other calls of its layers, and reads its operations and masks.
 
-Keras has no public way to do so on values: `clone_model(call_function=...)` builds another model.
+Keras has no public way to run a graph on values so: `clone_model(call_function=...)` builds another model.
 """
 
 import contextlib
@@ -15,18 +15,18 @@ from keras.src.models.sequential import Sequential
 
 
 def run_graph(model, inputs, call, standardize=True, masks=None):
-    """Runs a functional model, calling each layer through `call`, the layers of models within it too.
+    """Runs a functional model, and calls each layer, also in inner models, through `call`.
 
     Args:
         model: a functional or sequential `keras.Model`.
-        inputs: what `model` takes.
-        call: function of a layer and the arguments of its call, that returns what the layer returns.
+        inputs: inputs of `model`.
+        call: function of a layer and the arguments of its call, which returns the outputs of the layer.
         standardize: whether `inputs` are brought to the shapes and dtypes of the model's inputs; False for symbolic
             tensors.
         masks: the Keras masks of the inputs, in their order, or None.
 
     Returns:
-        What `model` returns for `inputs`.
+        The outputs of `model`.
     """
     graph = graph_of(model)
 
@@ -48,20 +48,20 @@ def run_graph(model, inputs, call, standardize=True, masks=None):
 
 
 def layers_called_on(model, symbol):
-    """The layers that a functional model calls on one of its input tensors, those of models within it too."""
+    """Returns the layers that a functional model or its inner models call on one of the model's input tensors."""
     layers = []
     for node in itertools.chain.from_iterable(graph_of(model)._nodes_by_depth.values()):
-        places = [place for place, tensor in enumerate(node.input_tensors) if tensor is symbol]
-        for place in places:
+        indices = [index for index, tensor in enumerate(node.input_tensors) if tensor is symbol]
+        for index in indices:
             if is_functional(node.operation):
-                layers += layers_called_on(node.operation, graph_of(node.operation).inputs[place])
+                layers += layers_called_on(node.operation, graph_of(node.operation).inputs[index])
             else:
                 layers.append(node.operation)
     return list({id(layer): layer for layer in layers}.values())
 
 
 def operations_after(model, sources):
-    """The ids of the operations in a functional model's own graph that depend on operations of these ids."""
+    """Returns the ids of operations in a functional model's graph that depend on the operations with ids `sources`."""
     found = set()
     for node in nodes(model):
         made_by = {id(tensor._keras_history.operation) for tensor in node.input_tensors}
@@ -71,13 +71,13 @@ def operations_after(model, sources):
 
 
 def name_and_number(name):
-    """Splits a name that Keras counts, such as "not_equal_3": "not_equal" and 3; the number of a first name is 0."""
+    """Splits a name that Keras counts, such as "not_equal_3", into "not_equal" and 3, or 0 without a number."""
     kind, number = re.fullmatch(r"(.*?)(?:_(\d+))?", name).groups()
     return kind, int(number or 0)
 
 
 def operations_inside(model):
-    """The layers and operations that `run_graph` calls, each once, in the order in which they run."""
+    """Returns the layers and operations that `run_graph` calls, each once, in the order in which they run."""
     found = {}
     for node in nodes(model):
         if runs_inline(node.operation):
@@ -87,13 +87,13 @@ def operations_inside(model):
     return list(found.values())
 
 
-MASKS = {"not_equal": "padding_mask", "logical_or": "joined_padding_mask"}  # operation -> what it is for in our graphs
+MASKS = {"not_equal": "padding_mask", "logical_or": "joined_padding_mask"}  # operation -> its purpose in our graphs
 
 
 def name_operations(model):
-    """Names the masks of a model after its inputs, such as `source_padding_mask`, in place of Keras' `not_equal_3`.
+    """Names the masks of a model after its inputs, such as `source_padding_mask` instead of Keras' `not_equal_3`.
 
-    Keras counts the operations of the whole process: a second model would have other names than the first.
+    Keras counts the operations of the whole process, so a second model would have different names.
     """
     taken = {node.operation.name for node in nodes(model)}
     for node in nodes(model):
@@ -110,7 +110,7 @@ def name_operations(model):
 
 
 def _input_name(node):
-    """The name of the first input that a call depends on, without "_ids"."""
+    """Returns the name of the first input that a call depends on, without "_ids"."""
     while node.input_tensors:
         history = node.input_tensors[0]._keras_history
         node = history.operation._inbound_nodes[history.node_index]
@@ -119,9 +119,10 @@ def _input_name(node):
 
 @contextlib.contextmanager
 def own_calls(model):
-    """Within the scope the layers of a model know the calls in its graph alone, and the first one as their last.
+    """A scope in which the layers of a model know only the calls in its graph, and the first call as their last.
 
-    Keras' summary shows the shape of the last call: that of a model for decoding, or the logits of a tied table.
+    Keras' summary shows the shape of a layer's last call, which may be in a model for decoding, or give the logits of a
+    tied table.
     """
     own = {id(node) for node in nodes(model)}
     known = {node.operation: node.operation._inbound_nodes[:] for node in nodes(model)}
@@ -136,48 +137,48 @@ def own_calls(model):
 
 
 def is_functional(layer):
-    """Whether a layer is a model with a graph of its own."""
+    """Whether a layer is a model with its own graph."""
     return isinstance(layer, keras.Model) and hasattr(graph_of(layer), "_run_through_graph")
 
 
 def runs_inline(layer):
-    """Whether a layer is a model that computes what its graph says; a subclass may compute something else."""
+    """Whether a layer is a model that computes its graph; a subclass may compute something else."""
     return is_functional(layer) and type(layer).call in (Functional.call, Sequential.call)
 
 
 def graph_of(model):
-    """The functional model whose graph a model has."""
+    """Returns the functional model whose graph a model has."""
     return getattr(model, "_functional", None) or model  # a Sequential model keeps a functional one
 
 
 def optional_inputs(model):
-    """The names of the inputs that may be None."""
+    """Returns the names of the inputs that may be None."""
     return [tensor.name for tensor in model.inputs if tensor._keras_history.operation.optional]
 
 
 def nodes(model):
-    """The calls in the graph of a functional model, in the order in which they run."""
+    """Returns the calls in the graph of a functional model, in the order in which they run."""
     by_depth = graph_of(model)._nodes_by_depth
     return [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
 
 
 def mask_of(tensor):
-    """The Keras mask of a tensor, or None."""
+    """Returns the Keras mask of a tensor, or None."""
     return get_keras_mask(tensor)
 
 
 def set_mask(tensor, mask):
-    """Gives a tensor a Keras mask, or None, in place of its own."""
+    """Replaces the Keras mask of a tensor by another mask, or None."""
     if mask_of(tensor) is not mask:
         set_keras_mask(tensor, mask)
 
 
 def drop_mask(tensor):
-    """Takes the Keras mask off a tensor."""
+    """Removes the Keras mask of a tensor."""
     set_mask(tensor, None)
 
 
 def give_mask(tensor, mask):
-    """Gives a tensor a padding mask where it has none."""
+    """Gives a tensor a padding mask if it has none."""
     if mask is not None and mask_of(tensor) is None:
         set_keras_mask(tensor, mask)

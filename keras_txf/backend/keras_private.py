@@ -1,6 +1,6 @@
-"""Private names of Keras that layers and training need, each behind a function that says what for.
+"""Functions for the private names of Keras that layers and training need.
 
-`functional_graph` has those of graphs.
+The module `functional_graph` has the private names of graphs.
 """
 
 import contextlib
@@ -14,13 +14,13 @@ from keras.src.backend.common import dtypes, global_state
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 from keras.src.saving.saving_lib import _walk_saveable
 from keras.src.saving.serialization_lib import ObjectSharingScope
-from keras.src.utils.python_utils import default as unless_overridden  # noqa: F401  for a method that counts as not overridden
+from keras.src.utils.python_utils import default as unless_overridden  # noqa: F401  marks a method as not overridden
 
-WAITING = "uninitialized_variables"  # Keras' list of the variables whose values it has put off
+WAITING = "uninitialized_variables"  # Keras' list of variables without values yet
 
 
 class _NarrowTypes(dict):
-    """Keras' table of the types that its operations narrow to 32 bits, without float64 in `computing_in("float64")`."""
+    """Keras' table of dtypes that its operations narrow to 32 bits; `computing_in("float64")` takes float64 out."""
 
     keeps_float64 = contextvars.ContextVar("keeps_float64", default=False)
 
@@ -33,10 +33,10 @@ dtypes.BIT64_TO_BIT32_DTYPE = _NarrowTypes(dtypes.BIT64_TO_BIT32_DTYPE)
 
 @contextlib.contextmanager
 def computing_in(dtype):
-    """A scope in which operations on float64 return float64, if that is the dtype.
+    """A scope in which operations on float64 return float64, if `dtype` is "float64".
 
-    On JAX and PyTorch `matmul`, `mean`, `maximum`, the norms and others of Keras return float32 for float64. JAX itself
-    has float64 under `jax_enable_x64` alone.
+    On JAX and PyTorch Keras' `matmul`, `mean`, `maximum`, norms and other operations return float32 for float64. JAX
+    itself has float64 only with `jax_enable_x64`.
     """
     token = _NarrowTypes.keeps_float64.set(dtype == "float64" and _has_float64())
     try:
@@ -54,7 +54,7 @@ def _has_float64():
 
 
 def config_of_model(model):
-    """The configuration of a model, which says which layers share a layer."""
+    """Returns the configuration of a model, which also tells which layers share a layer."""
     with ObjectSharingScope():
         return model.get_config()
 
@@ -71,54 +71,54 @@ def keeps_shared_layers():
 
 
 def flatten_layers(layer, include_self=True):
-    """The layers inside of a layer or a model, at any depth, each once; the layer itself is the first."""
+    """Returns the layers inside a layer or a model, at any depth, each once; the layer itself is the first."""
     return layer._flatten_layers(include_self)
 
 
 def layers_by_attribute(layer):
-    """The layers inside of a layer by their attributes, such as "attention/query", as in Keras' files of weights.
+    """Returns the layers inside a layer by their attributes, such as "attention/query", as in Keras' weight files.
 
-    Names and paths may be others when the layer is made again. The layer itself stands under "".
+    Names and paths may change when the layer is made again. The layer itself has the attribute path "".
     """
     found, known = {}, set()
 
-    def add(place, value):
+    def add(path, value):
         if isinstance(value, keras.layers.Layer) and id(value) not in known:
             known.add(id(value))
-            found[place] = value
+            found[path] = value
             for attribute, inner in _walk_saveable(value):
-                add(f"{place}/{attribute}".lstrip("/"), inner)
+                add(f"{path}/{attribute}".lstrip("/"), inner)
         elif isinstance(value, (list, tuple, dict)):
             for number, inner in enumerate(value.values() if isinstance(value, dict) else value):
-                add(f"{place}/{number}", inner)
+                add(f"{path}/{number}", inner)
 
     add("", layer)
     return found
 
 
 def trainable_by_nature(layer):
-    """The variables that training may change, frozen or not: not the statistics of a norm, nor an int8 kernel."""
+    """Returns the variables that training may change, frozen or not; not statistics of a norm or int8 kernels."""
     variables = [variable for inner in flatten_layers(layer) for variable in inner._trainable_variables]
     return list({id(variable): variable for variable in variables}.values())
 
 
 def own_trainable_by_nature(layer):
-    """Those of the layer alone, without the layers inside of it, in the order in which they were made."""
+    """Returns the `trainable_by_nature` variables of a layer without its inner layers, in the order of creation."""
     return list(layer._trainable_variables)
 
 
 def has_own_weights(layer):
-    """Whether a layer has weights itself, not only layers inside of it."""
+    """Whether a layer has its own weights, outside of its inner layers."""
     return bool(layer._trainable_variables or layer._non_trainable_variables)
 
 
 def accept_trainable_state(model):
-    """Keeps Keras from a warning that what is trainable has changed since `compile`."""
+    """Keeps Keras from warning that `trainable` has changed since `compile`."""
     getattr(model, "_compiled_trainable_state", {}).update((layer, layer.trainable) for layer in flatten_layers(model))
 
 
 def trained_by(optimizer):
-    """The variables that an optimizer was built for."""
+    """Returns the variables that an optimizer was built for."""
     return optimizer._trainable_variables
 
 
@@ -133,12 +133,12 @@ def unlocked(layer):
 
 
 def count_as_called(model):
-    """Lets Keras export a functional model that was never called to ONNX: the graph says its shapes."""
+    """Lets Keras export a functional model to ONNX that was never called: the graph holds its shapes."""
     model._called = True
 
 
 def untrack(layer, thing):
-    """Has a layer forget one of its variables or generators of seeds."""
+    """Makes a layer forget one of its variables or seed generators."""
     if isinstance(thing, keras.Variable):
         layer._untrack_variable(thing)
     else:
@@ -147,19 +147,19 @@ def untrack(layer, thing):
 
 
 def kept_kernel(dense):
-    """The variable that holds the kernel of a Dense or EinsumDense layer, quantized or not."""
+    """Returns the variable that holds the kernel of a Dense or EinsumDense layer, quantized or not."""
     return dense._kernel
 
 
 def kernel_shape(dense):
-    """The shape of the kernel of a Dense or EinsumDense layer, whatever form it is kept in: int4 packs two numbers."""
+    """Returns the shape of the unpacked kernel of a Dense or EinsumDense layer: int4 packs two numbers in one."""
     if isinstance(dense, keras.layers.Dense):
         return dense.input_spec.axes[-1], dense.units
     return tuple(dense.original_kernel_shape if dense.quantization_mode == "int4" else dense._kernel.shape)
 
 
 def float_kernel(dense):
-    """The kernel of a Dense or EinsumDense layer as numbers: of int8 and int4 what the quantized values stand for."""
+    """Returns the kernel of a Dense or EinsumDense layer, dequantized if it is int8 or int4."""
     kernel, mode, einsum = dense._kernel, dense.quantization_mode, isinstance(dense, keras.layers.EinsumDense)
     if mode not in ("int8", "int4"):
         return kernel
@@ -178,34 +178,34 @@ def float_kernel(dense):
 
 
 def training_of_call(layer):
-    """The `training` of the outermost call that is under way."""
+    """Returns the `training` of the outermost call that is running."""
     return layer._get_call_context().get_value("training")
 
 
 def remat_mode(layer):
-    """The mode of the `keras.RematScope` in which a layer was made, or None."""
+    """Returns the mode of the `keras.RematScope` in which a layer was made, or None."""
     return layer._remat_mode
 
 
 def without_autocast():
-    """A scope in which variables have their own dtype, whatever the policy of the layer that is called."""
+    """A scope in which variables keep their own dtype under any policy of the called layer."""
     return AutocastScope(None)
 
 
 def infer_spec(function, *symbols):
-    """The symbolic tensors that a function returns for symbolic tensors."""
+    """Returns the symbolic tensors that a function returns for symbolic tensors."""
     return infer_outputs(function, *symbols)
 
 
 @contextlib.contextmanager
 def without_values():
-    """A scope whose new variables have no values yet. Gives the list of them."""
+    """A scope whose new variables have no values yet. Yields the list of these variables."""
     before, made = global_state.get_global_attribute(WAITING), []
     global_state.set_global_attribute(WAITING, made)
     try:
         with keras.StatelessScope(initialize_variables=False):
             yield made
-    finally:  # in Keras' list, it would give them values after the next such scope of anyone
+    finally:  # in Keras' own list, the variables would get values after the next stateless scope
         global_state.set_global_attribute(WAITING, before)
 
 
@@ -220,19 +220,19 @@ def has_value(variable):
 
 
 def initialize(variable, initializer=None):
-    """Gives a variable that has no value yet that of an initializer, or of its own."""
+    """Gives a variable without a value the value of an initializer, by default of its own initializer."""
     if initializer is not None:
         variable._initializer = initializer
     variable._deferred_initialize()
 
 
 def seed_of_words(words):
-    """A seed for `keras.random` from the two words that a `SeedGenerator` would return."""
+    """Returns a seed for `keras.random` from the two words that a `SeedGenerator` would return."""
     return _SeedOfWords(words)
 
 
 class _SeedOfWords(keras.random.SeedGenerator):
-    def __init__(self, words):  # without a state: a variable could not be made inside of a loop
+    def __init__(self, words):  # without a state: a loop cannot make variables
         self.words, self._initial_seed = words, 0
 
     def next(self, ordered=True):
@@ -242,8 +242,8 @@ class _SeedOfWords(keras.random.SeedGenerator):
 def _track_variables(layer):
     """Registers every variable of a layer as a PyTorch parameter.
 
-    Keras registers one variable for each path, and two models inside another model may share paths. `zero_grad` then
-    skips the first model, whose gradients grow from step to step.
+    Keras registers one variable for each path, and two inner models of a model may share paths. `zero_grad` then skips
+    the first of them, whose gradients grow from step to step.
     """
     import torch
 
@@ -255,12 +255,12 @@ def _track_variables(layer):
 
 
 def read_sequence(layer, x, states, mask):
-    """What a recurrent layer of Keras returns for a sequence, (B, T, D), and its states after the last token.
+    """Returns the outputs (B, T, D) of a recurrent layer of Keras, and its states after the last token.
 
     Args:
         layer: with return_sequences=True.
         x: float (B, T, any width).
-        states: list of tensors (B, ...), the first ones; that of stacked cells is nested.
+        states: list of initial states (B, ...), nested for stacked cells.
         mask: bool (B, T), True at real tokens, or None.
     """
     dtype = layer.cell.compute_dtype
@@ -272,11 +272,11 @@ def read_sequence(layer, x, states, mask):
 
 
 def attend_with(layer, query, key, value, update, mask):
-    """What a `MultiHeadAttention` or `GroupQueryAttention` of Keras returns for tokens whose keys lie in a cache.
+    """Returns the output of Keras' `MultiHeadAttention` or `GroupQueryAttention` with keys from a cache.
 
     Args:
         query, key, value: float (B, T, any width), of the new tokens.
-        update: function of the new keys and values (B, T, heads, width) that returns those to attend to.
+        update: function of the new keys and values (B, T, heads, width) that returns all keys and values.
         mask: bool (B, 1, T, S).
     """
     gate = layer._gate_dense(query) if getattr(layer, "_use_gate", None) or getattr(layer, "use_gate", None) else None

@@ -1,6 +1,6 @@
-"""Sees the operations that a model is made of while Keras infers shapes: nothing is computed, nothing is allocated.
+"""Observes the operations of a model while Keras infers shapes, without computing or allocating tensors.
 
-Keras has no public way to look at them that holds for every backend.
+Keras has no public way to do so on every backend.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from keras.src import backend
 from keras_txf.backend import compilers
 from keras_txf.backend.keras_private import flatten_layers, infer_spec
 
-# Functions of one tensor whose gradient needs it (or their result, which is as large).
+# Functions of one tensor whose gradient needs the tensor (or the result, which has the same size).
 ACTIVATIONS = (
     "relu", "relu6", "sigmoid", "hard_sigmoid", "silu", "hard_silu", "gelu", "celu", "elu", "selu", "softplus",
     "softsign", "leaky_relu", "log_sigmoid", "tanh", "softmax", "log_softmax",
@@ -21,7 +21,7 @@ ACTIVATIONS = (
 
 
 def observe(model, function, symbols, observer, others=()):
-    """Calls a function of a model symbolically, and reports what the model's layers do.
+    """Calls a function of a model symbolically, and reports the operations of the model's layers.
 
     Args:
         model: a built model.
@@ -30,14 +30,14 @@ def observe(model, function, symbols, observer, others=()):
         observer: an object with the methods
             on_product(multiply_adds, operands, result), after each matrix product, convolution and fused attention;
             on_activation(x), after each activation function, with its argument;
-            on_layer(layer, call, *args, **kwargs), in place of each `call` of a layer;
+            on_layer(layer, call, *args, **kwargs), instead of each `call` of a layer;
             on_loop(length, step), with a function that does one step of a recurrent layer's loop, or of `scan_states`.
-        others: further (owner, name, value), which stand in for the attributes of these names.
+        others: further (owner, name, value), values that replace the attributes of these names.
 
     Returns:
-        What the function returns, symbolic.
+        The symbolic outputs of the function.
     """
-    busy = []  # one function of a backend may call another: the outer one counts
+    busy = []  # if one function of a backend calls another, only the outer call counts
 
     def watched(function, report):
         @functools.wraps(function)
@@ -85,13 +85,13 @@ def observe(model, function, symbols, observer, others=()):
         (compilers, "scan_states", watched(compilers.scan_states, states)),
         (backend, "lstm", _no_kernel),
         (backend, "gru", _no_kernel),
-        (keras, "remat", lambda function: function),  # for shapes nothing needs to be computed again
+        (keras, "remat", lambda function: function),  # shape inference needs no rematerialization
         *((layer, "call", functools.partial(observer.on_layer, layer, layer.call)) for layer in flatten_layers(model)),
         *others,
     ]
 
     def without_values(*tensors):
-        """PyTorch has no value of a variable in the dtype of its policy, unless it is given one here."""
+        """Gives variables values: PyTorch has none in the dtype of a variable's policy otherwise."""
         values = [(variable, keras.ops.zeros(variable.shape, variable.dtype)) for variable in model.variables]
         with keras.StatelessScope(values):
             return function(*tensors)
@@ -101,13 +101,13 @@ def observe(model, function, symbols, observer, others=()):
 
 
 def _no_kernel(*_, **__):
-    """In place of a kernel for a whole recurrent layer, whose loop then runs step by step."""
+    """Replaces the kernel of a recurrent layer, whose loop then runs step by step."""
     raise NotImplementedError
 
 
 @contextlib.contextmanager
 def _replaced(changes):
-    """A scope in which owners have other attributes; modules, and objects whose class has the attribute."""
+    """A scope with other attributes of owners, which are modules, or objects whose class has the attribute."""
     before = [(owner, name, vars(owner).get(name)) for owner, name, _ in changes]
     try:
         for owner, name, new in changes:
@@ -126,7 +126,7 @@ def _matmul(result, x1, x2, **_):
 
 
 def _einsum(result, subscripts, *operands, **_):
-    if len(operands) > 2:  # the order, on which the count depends, is the backend's
+    if len(operands) > 2:  # the count depends on the order, which the backend chooses
         raise ValueError(f"`model` must have no einsum of more than two tensors; received {subscripts}.")
     sizes = {}
     for term, operand in zip(subscripts.replace(" ", "").split("->")[0].split(","), operands):
@@ -139,7 +139,7 @@ def _einsum(result, subscripts, *operands, **_):
 
 
 def _tensordot(result, x1, x2, *_, **__):
-    """Each axis is in two of the three tensors."""
+    """Counts multiply-adds: each axis is in two of the three tensors."""
     return math.isqrt(math.prod((*x1.shape, *x2.shape, *result.shape))), (x1, x2)
 
 
@@ -156,7 +156,13 @@ def _transposed(result, inputs, kernel, *_, **__):
 
 
 def attention_multiply_adds(query, key, value):
-    """Of scores and of weighted values: query (B, T, N, H), key (B, S, any, H), value (B, S, any, V)."""
+    """Returns the multiply-adds of scores and of weighted values.
+
+    Args:
+        query: (B, T, N, H).
+        key: (B, S, any, H).
+        value: (B, S, any, V).
+    """
     return math.prod(query.shape[:-1]) * key.shape[1] * (query.shape[-1] + value.shape[-1])
 
 

@@ -1,4 +1,4 @@
-"""Several processes that train one model together, after `keras.distribution.initialize`: on JAX alone."""
+"""Several processes that train one model, after `keras.distribution.initialize`, which JAX alone has."""
 
 import keras
 from keras import ops

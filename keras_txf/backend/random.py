@@ -4,13 +4,13 @@ import keras
 
 
 def uniform(rows, seed):
-    """Random numbers in [0, 1), float32 (rows, 1), the same from a seed whether XLA compiles or not.
+    """Draws random numbers in [0, 1), float32 (rows, 1), which a seed repeats with and without XLA.
 
     Args:
-        rows: how many, an integer or a scalar tensor.
+        rows: number of rows, an integer or a scalar tensor.
         seed: a seed of `keras.random`.
     """
-    if keras.backend.backend() != "tensorflow" or not hasattr(seed, "value"):  # a seed of Keras, no `StepSeed`
+    if keras.backend.backend() != "tensorflow" or not hasattr(seed, "value"):  # a seed of Keras, not a `StepSeed`
         return keras.random.uniform((rows, 1), dtype="float32", seed=seed)
     return _hashed_uniform(rows, seed)
 
@@ -19,8 +19,8 @@ def dropout(x, rate, seed):
     """Sets a share `rate` of x to zero and divides the rest by the share that is kept.
 
     JAX and PyTorch run Keras' dropout. On TensorFlow Keras' dropout draws a 32-bit float for each number, and takes a
-    sixth of a training step on a CPU. Here each 32-bit word serves two numbers, and TensorFlow rounds `rate` to a
-    multiple of 1 / 65,536.
+    sixth of a training step on a CPU. Here each 32-bit word serves two numbers, which rounds `rate` to a multiple of
+    1 / 65,536.
 
     Args:
         x: float tensor.
@@ -63,7 +63,7 @@ def set_generator_states(states):
 
 
 def _hashed_uniform(rows, seed):
-    """A hash of the seed and the row: TensorFlow's own random numbers differ between XLA and its graphs."""
+    """Hashes the seed and the row: TensorFlow's own random numbers differ between XLA and its graphs."""
     import tensorflow as tf
 
     first, second = tf.unstack(tf.cast(tf.bitwise.bitwise_and(seed.next(), 0xFFFFFFFF), "uint32"))

@@ -1,4 +1,4 @@
-"""The first import of Keras and TensorFlow: no start-up lines of TensorFlow, and a word on a missing backend."""
+"""Imports Keras and its backend, without the start-up lines of TensorFlow; says how to install a missing backend."""
 
 import contextlib
 import importlib.util
@@ -12,10 +12,10 @@ INSTALL = "pip install 'keras_txf[{}]'"
 
 
 def import_keras():
-    """Imports Keras, and with it the backend.
+    """Imports Keras, which imports the backend.
 
     Raises:
-        ImportError: the backend is not installed; the message says what to install or to set.
+        ImportError: the backend is not installed; the message names the package to install or the variable to set.
     """
     try:
         with without_startup_lines():
@@ -23,7 +23,7 @@ def import_keras():
     except ModuleNotFoundError as error:
         if error.name not in BACKENDS:
             raise
-        # A folder of that name, where Python runs, has a spec too, without an origin.
+        # A folder of this name in the working directory has a spec too, but no origin.
         specs = {name: importlib.util.find_spec(name) for name in BACKENDS if name != error.name}
         others = [name for name, spec in specs.items() if spec and spec.origin]
         choice = f", or set the environment variable KERAS_BACKEND to {' or '.join(others)}" if others else ""
@@ -34,10 +34,10 @@ def import_keras():
 
 @contextlib.contextmanager
 def without_startup_lines():
-    """Keeps what TensorFlow logs while it is imported from the user; other lines come after the import.
+    """Hides the lines that TensorFlow logs during its import; other lines are printed after the import.
 
-    TensorFlow 2.21 logs its first lines before it reads `TF_CPP_MIN_LOG_LEVEL`, which is set here to 3, no lines but
-    those of a crash, unless the user has set it. In this scope it holds for the first lines too: with 0 they come.
+    Unless the user has set `TF_CPP_MIN_LOG_LEVEL`, this scope sets it to 3: only lines of a crash. TensorFlow 2.21 logs
+    its first lines before it reads the variable; this scope hides them too, unless the user has set 0.
     """
     level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if level not in ("1", "2", "3") or "tensorflow" in sys.modules:
@@ -47,7 +47,7 @@ def without_startup_lines():
     with contextlib.ExitStack() as stack:
         try:  # TensorFlow writes to the file descriptor, not to `sys.stderr`
             standard_error = os.dup(2)
-        except OSError:  # a process without one
+        except OSError:  # a process without standard error
             yield
             return
         stack.callback(os.close, standard_error)

@@ -9,14 +9,14 @@ WHOLE = {"float64": 2**53, "float32": 2**24, "float16": 2**11, "bfloat16": 2**8}
 
 
 def rank(name, tensor, *expected):
-    """`expected` holds (rank, legend) pairs, such as (3, "(batch, length, dim)")."""
+    """Checks the rank; `expected` holds (rank, legend) pairs, such as (3, "(batch, length, dim)")."""
     if len(tensor.shape) not in [number for number, _ in expected]:
         legends = " or ".join(legend for _, legend in expected)
         raise ValueError(f"`{name}` must have shape {legends}; received shape {tuple(tensor.shape)}.")
 
 
 def ids_in_vocabulary(name, ids, vocab_size):
-    """Checks NumPy ids."""
+    """Raises ValueError if NumPy ids are outside of the vocabulary."""
     if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
         raise ValueError(
             f"`{name}` must hold token ids from 0 to {vocab_size - 1}; received ids from {ids.min()} to {ids.max()}."
@@ -24,11 +24,11 @@ def ids_in_vocabulary(name, ids, vocab_size):
 
 
 def dense_tensor(name, value):
-    """A dense tensor of numbers: one as it is, an array of nested lists; anything else is refused."""
+    """Returns a dense tensor of numbers, or an array of nested lists; raises ValueError for any other value."""
     if isinstance(value, (list, tuple)):
         try:
             array = np.array(value)
-        except Exception:  # ragged, or of what cannot be an array
+        except Exception:  # ragged lists, or items that fit no array
             array = np.array(None)
         if array.dtype.kind == "f":
             array = array.astype("float32")
@@ -44,7 +44,7 @@ def dense_tensor(name, value):
             "number, gives dense ids; of others `ids.to_tensor(pad_id)`."
         )
     if isinstance(array, np.ndarray):
-        if array.dtype.kind not in "biufV":  # V: bfloat16 and its like
+        if array.dtype.kind not in "biufV":  # V: bfloat16 and similar dtypes
             raise ValueError(
                 f"`{name}` must be a tensor, an array, or nested lists of numbers of one length; received "
                 f"{short_repr(value)}."
@@ -52,7 +52,7 @@ def dense_tensor(name, value):
     dtype = keras.backend.standardize_dtype(array.dtype)
     if dtype == "string":
         raise ValueError(f"`{name}` must hold numbers; received a tensor of strings.")
-    values = concrete(array) if dtype in ("int64", "uint64", "uint32") else None  # which Keras would cut to 32 bits
+    values = concrete(array) if dtype in ("int64", "uint64", "uint32") else None  # Keras would cut them to 32 bits
     if values is not None and values.size and (values.min() < -LARGEST_INTEGER or values.max() > LARGEST_INTEGER):
         raise ValueError(
             f"`{name}` must hold integers of 32 bits; received numbers from {values.min()} to {values.max()}."
@@ -61,14 +61,12 @@ def dense_tensor(name, value):
 
 
 def token_ids(name, ids, vocab_size):
-    """Ids are integers; whole floats pass if their type holds every id exactly, for Keras casts ids in places."""
+    """Checks ids: integers, or whole floats whose dtype holds every id exactly, because Keras may cast ids."""
     dtype = keras.backend.standardize_dtype(ids.dtype)
     exact = WHOLE.get(dtype, 0) if "int" not in dtype else float("inf")
     if exact < (vocab_size or 1):
         hint = (
-            ""
-            if dtype not in WHOLE
-            else f", for {dtype} tells whole numbers apart to {exact} only, and vocab_size={vocab_size}"
+            "" if dtype not in WHOLE else f", because {dtype} is exact only up to {exact}, and vocab_size={vocab_size}"
         )
         raise ValueError(f"`{name}` must be integers{hint}; received {dtype}.")
     values = concrete(ids)
@@ -83,32 +81,32 @@ def token_ids(name, ids, vocab_size):
 
 
 def known_length(tensor):
-    """The length of a (batch, length) tensor; None where it is open or, while Keras infers shapes, made up."""
+    """Returns the length of a (batch, length) tensor; None if it is unknown, or Keras infers shapes with a fake one."""
     length = tensor.shape[1]
     return length if isinstance(length, int) and _device(tensor) != "meta" else None
 
 
 def _device(tensor):
-    """The kind of device of a PyTorch tensor; "cpu" on the other backends."""
+    """Returns the type of a PyTorch tensor's device; "cpu" on other backends."""
     return getattr(getattr(tensor, "device", None), "type", "cpu")
 
 
 def concrete(tensor):
-    """The NumPy value of a tensor that has one here and now on the host; None while a graph is traced."""
+    """Returns the NumPy value of a tensor on the host; None on another device, or while a graph is traced."""
     if _device(tensor) != "cpu":
         return None  # on a GPU, reading it would wait for the device
     try:
         return keras.ops.convert_to_numpy(tensor)
-    except Exception:  # each backend has its own error for a tensor without a value
+    except Exception:  # each backend raises a different error for a tensor without a value
         return None
 
 
 def tensor(name, value):
-    """The tensor of what can be one."""
+    """Converts a value to a tensor; raises ValueError if it cannot."""
     try:
         tensor = keras.ops.convert_to_tensor(value)
         keras.backend.standardize_dtype(tensor.dtype)
-    except Exception:  # each backend has its own
+    except Exception:  # each backend raises a different error
         raise ValueError(
             f"`{name}` must be a tensor, an array or even rows of numbers; received {short_repr(value)}."
         ) from None
@@ -116,7 +114,7 @@ def tensor(name, value):
 
 
 def number_tensor(name, value):
-    """The tensor of integers, floats or Booleans."""
+    """Converts integers, floats or Booleans to a tensor."""
     converted = tensor(name, value)
     dtype = keras.backend.standardize_dtype(converted.dtype)
     if not any(kind in dtype for kind in ("int", "float", "bool")):
@@ -125,21 +123,21 @@ def number_tensor(name, value):
 
 
 def integers(name, tensor):
-    """Floats would be rounded where a layer computes in half precision: 257 is 256 in bfloat16."""
+    """Raises ValueError for floats, which a layer in half precision would round: 257 is 256 in bfloat16."""
     dtype = keras.backend.standardize_dtype(tensor.dtype)
     if "int" not in dtype:
         raise ValueError(f"`{name}` must be integers; received {dtype}.")
 
 
 def floats(name, tensor):
-    """Refuses bool and integers: a mask of them would be added as zeros and ones."""
+    """Raises ValueError for bool and integers: a mask of them would be added as zeros and ones."""
     dtype = keras.backend.standardize_dtype(tensor.dtype)
     if "float" not in dtype:
         raise ValueError(f"`{name}` must be floats; received {dtype}.")
 
 
 def mask(name, tensor, *ranks):
-    """Floats may be meant to be added, zero where a key is seen: they would be taken the other way round."""
+    """Raises ValueError for float masks: an additive mask (0 = visible) would be read inverted."""
     rank(name, tensor, *ranks)
     dtype = keras.backend.standardize_dtype(tensor.dtype)
     if "float" in dtype:
@@ -153,14 +151,14 @@ def mask(name, tensor, *ranks):
 
 
 def padding_mask(tensor, inputs, name="mask"):
-    """A mask of padding has a value for each token of inputs (B, T, ...); None masks nothing."""
+    """Checks that a padding mask has a value for each token of inputs (B, T, ...); None masks nothing."""
     if tensor is not None:
         mask(name, tensor, (2, "(batch, length)"))
         broadcasts(name, tensor, *inputs.shape[:2])
 
 
 def positions(tensor, batch, length):
-    """Positions are (T,) or (B, T): a single one for several places would pass as broadcast."""
+    """Checks that positions are (T,) or (B, T); a single position for several tokens would broadcast."""
     integers("positions", tensor)
     rank("positions", tensor, (1, "(length,)"), (2, "(batch, length)"))
     broadcasts("positions", tensor, batch, length)
@@ -172,7 +170,7 @@ def positions(tensor, batch, length):
 
 
 def broadcasts(name, tensor, *expected):
-    """Each axis is as expected or 1, as far as it is known. Of what rank it must be is for another check."""
+    """Checks that each known axis has the expected length or 1. `rank` checks the rank."""
     received = () if tensor is None or len(tensor.shape) > len(expected) else tuple(tensor.shape)
     pairs = zip(reversed(received), reversed(expected))
     if any(isinstance(a, int) and isinstance(b, int) and a not in (1, b) for a, b in pairs):

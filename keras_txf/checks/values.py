@@ -17,10 +17,10 @@ LONGEST = 200  # characters of a value in a message: about a line
 
 
 def short_repr(value):
-    """`repr(value)` for a message: one line, cut in the middle where it is longer than `LONGEST` characters."""
+    """Returns `repr(value)` for a message: one line, cut in the middle beyond `LONGEST` characters."""
     try:
         text = re.sub(r"\s*\n\s*", " ", _repr.repr(value))
-    except Exception:  # of an object's own, or of an integer too long for Python to print
+    except Exception:  # an error of the object's `repr`, or an integer too long for Python to print
         text = f"<{type(value).__name__}>"
     half = LONGEST // 2
     return text if len(text) <= LONGEST else f"{text[:half]} ... {text[-half:]}"
@@ -33,10 +33,10 @@ def bad_argument(name, must, received, index=None):
 
 
 def in_one_line(error):
-    """Returns what an error of a layer says, without the lines that Keras puts around it."""
+    """Returns the message of a layer's error, without the lines that Keras adds."""
     while str(error).startswith("Exception encountered when calling") and error.__context__ is not None:
         error = error.__context__
-    return " ".join(re.sub(r"\{\{.*?\}\}|\[Op:.*", "", str(error)).split())  # TensorFlow adds places in its graph
+    return " ".join(re.sub(r"\{\{.*?\}\}|\[Op:.*", "", str(error)).split())  # TensorFlow adds names of its graph
 
 
 _repr = reprlib.Repr()
@@ -53,7 +53,7 @@ def positive_integer(name, value):
 
 
 def size(name, value):
-    """A positive integer that tensors can be of."""
+    """Checks a positive integer that fits in int32, for a dimension."""
     if positive_integer(name, value) > LARGEST_INTEGER:
         raise ValueError(f"`{name}` must be a positive integer below 2**31; received {short_repr(value)}.")
     return int(value)
@@ -86,7 +86,7 @@ def count(name, value):
 
 
 def pair(name, value):
-    """Two positive integers, of an image's height and width; one stands for both."""
+    """Returns height and width of an image, two positive integers, from a pair or from one integer for both."""
     values = tuple(value) if isinstance(value, (list, tuple)) else (value, value)
     whole = all(
         isinstance(size, numbers.Integral) and not isinstance(size, bool) and 0 < size <= LARGEST_INTEGER
@@ -150,7 +150,7 @@ def string(name, value):
 
 
 def strings(name, value):
-    """A list of strings, perhaps empty."""
+    """Checks a list of strings, which may be empty."""
     if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
         raise ValueError(f"`{name}` must be a list of strings; received {short_repr(value)}.")
     return list(value)
@@ -164,12 +164,12 @@ def path(name, value):
 
 
 def dtype(name, value):
-    """A type of numbers or a policy of Keras, by its name or itself."""
+    """Checks a dtype or a dtype policy of Keras, or the name of one."""
     try:
         if isinstance(value, (str, dict, keras.DTypePolicy)) and value:
             keras.dtype_policies.get(value)
             return value
-    except Exception:  # of what the name or dict holds
+    except Exception:  # Keras raises different errors for names and dicts
         pass
     raise ValueError(
         f"`{name}` must be the name of a dtype such as 'float32', or a policy; received {short_repr(value)}."
@@ -177,7 +177,7 @@ def dtype(name, value):
 
 
 def hashable(name, value):
-    """What a compiled function is kept under."""
+    """Checks a value that is a key of a cache of compiled functions."""
     try:
         hash(value)
     except TypeError:
@@ -193,7 +193,7 @@ def optional(check, name, value, *more):
 
 
 def or_none(check):
-    """A check of a value that may be None."""
+    """Returns a check of a value that may be None."""
     return functools.partial(optional, check)
 
 
@@ -219,7 +219,7 @@ def divides(divisor_name, divisor, name, value):
 
 
 def takes_no_arguments(name, function):
-    """A function that can be called without arguments."""
+    """Checks a function that can be called without arguments."""
     try:
         inspect.signature(function).bind()
     except (TypeError, ValueError):  # classes such as `dict` have no signature: ValueError
@@ -263,9 +263,9 @@ OF_PARTS = {
 
 
 def known_names(kind, names, known, hints=()):
-    """Refuses misspelt option names and offers the nearest one. A builder has too many options to list.
+    """Raises ValueError for an unknown option name, and offers the nearest known one.
 
-    `hints` are names that are offered too, and not known: a caller passes them elsewhere.
+    A builder has too many options to list. `hints` are further names to offer, which the caller takes elsewhere.
     """
     for name in names:
         if name not in known:
@@ -282,7 +282,7 @@ def known_names(kind, names, known, hints=()):
 
 
 def id_below(name, value, vocab_size=None):
-    """A token id: not negative and, where it is known, below the size of the vocabulary."""
+    """Checks a token id: not negative, and below the size of the vocabulary if it is known."""
     is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not is_integer or not 0 <= value < (2**31 if vocab_size is None else vocab_size):
         limit = "" if vocab_size is None else f" below the vocabulary's size, {vocab_size}"

@@ -34,27 +34,26 @@ def attention(
 ):
     """softmax(scale · query · keyᵀ + bias) · value, over the keys that the mask allows.
 
-    The backend's fused kernel runs wherever the options allow it: not for scores, soft cap or
-    active dropout, and never on TensorFlow, which has none. Without it long sequences go through
-    `blockwise_attention`, unless the scores are asked for. The softmax is at least float32 under every
-    policy. A query that may see no key at all gets some finite average, never NaN; or zeros, where
-    the caller asks for that, which costs a pass over the output.
+    The backend's fused kernel runs if the options allow it: not for scores, a soft cap or active dropout, and never on
+    TensorFlow, which has no such kernel. Without it long sequences go through `blockwise_attention`, unless the scores
+    are returned. The softmax is at least float32 under every policy. A query without any visible key gets a finite
+    average, never NaN; with `zero_empty_rows` it gets zeros, which costs a pass over the output.
 
     Args:
         query: (B, T, N, H).
         key: (B, S, K, H), where K divides N: each key-value head serves N / K query heads.
-        value: (B, S, K, V), as a rule with V = H.
+        value: (B, S, K, V), usually with V = H.
         mask: an `AttentionMask`, or bool, broadcastable to (B, N, T, S), True where a query may attend.
         bias: a `PositionBias`, or float, broadcastable to (B, N, T, S), added to the scaled logits.
         scale: factor on the logits, by default 1 / sqrt(H).
         logit_soft_cap: c bends the scaled logits to c · tanh(logits / c).
         dropout: a `WeightDropout`, applied to the attention weights, or None.
-        return_scores: also return the weights, (B, N, T, S), before dropout.
+        return_scores: whether to return the weights, (B, N, T, S), before dropout, too.
         zero_empty_rows: whether a query without a key gets zeros, in the output and in the scores.
-        sinks: float (N,), a further logit of each head, whose share of the weights goes to no value; or None.
+        sinks: float (N,), an extra logit for each head, whose attention weight multiplies no value; or None.
 
     Returns:
-        (B, T, N, V), and the scores if asked for.
+        (B, T, N, V), and the scores with `return_scores`.
 
     Reference:
         [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 3.2.
@@ -84,7 +83,7 @@ def attention(
             logits = logits + ops.cast(bias, logits.dtype)
         if mask is not None:  # a sum has a cheaper gradient than a choice, and -1e30 swallows any logit
             logits = logits + ops.where(mask, 0.0, ops.cast(HIDDEN, logits.dtype))
-        scores = ops.cast(softmax(logits) if sinks is None else _softmax_beside(sinks, logits), query.dtype)
+        scores = ops.cast(softmax(logits) if sinks is None else _softmax_with_sinks(sinks, logits), query.dtype)
         output = _weigh(scores if dropout is None else dropout(scores), value)
     if zero_empty_rows and mask is not None:
         seen = ops.cast(ops.any(mask, axis=-1, keepdims=True), output.dtype)
@@ -93,27 +92,27 @@ def attention(
     return (output, scores) if return_scores else output
 
 
-# Numbers of logits from which on blocks take over: 1 GB, of which a training step holds some. With twice as many (8,192
-# tokens, 8 heads of 64, float32, 2 cores) attention and its gradient take 1.5 s and 6.5 GB on TensorFlow as a whole,
-# 2.1 s and 0.37 GB in blocks; on JAX 15.2 s and 12.9 GB as a whole, 8.6 s and 0.35 GB in blocks.
+# The number of logits from which blocks take over: 1 GB, and a training step holds several such tensors. With twice as
+# many (8,192 tokens, 8 heads of 64, float32, 2 cores) attention and its gradient take 1.5 s and 6.5 GB on TensorFlow as
+# a whole, 2.1 s and 0.37 GB in blocks; on JAX 15.2 s and 12.9 GB as a whole, 8.6 s and 0.35 GB in blocks.
 LONG = 2**28
 
 
 def _is_long(query, key):
-    """By the sizes that are known; JAX infers shapes from lengths that are symbols."""
+    """Whether the logits of known sizes are long; JAX infers shapes from symbolic lengths."""
     batch, sizes = query.shape[0], (query.shape[2], query.shape[1], key.shape[1])
     known = all(isinstance(size, int) for size in sizes)
     return known and math.prod(sizes) * (batch if isinstance(batch, int) else 1) >= LONG
 
 
 def softmax(logits):
-    """The softmax over the last axis, also over one entry alone."""
-    if logits.shape[-1] == 1:  # attention to a single key, for which Keras' softmax warns
+    """The softmax over the last axis, which may have a single entry."""
+    if logits.shape[-1] == 1:  # Keras' softmax warns for a single key
         return ops.exp(ops.log_softmax(logits, axis=-1))
     return ops.softmax(logits, axis=-1)
 
 
-def _softmax_beside(sinks, logits):
+def _softmax_with_sinks(sinks, logits):
     """The softmax over the logits (B, N, T, S) and the sink of each head (N,), without the weight of the sink."""
     sinks = ops.reshape(ops.cast(sinks, logits.dtype), (1, -1, 1, 1))
     sinks = ops.broadcast_to(sinks, (*ops.shape(logits)[:-1], 1))
@@ -137,8 +136,8 @@ def _weigh(weights, value):
 
 def _fused(query, key, value, mask, bias, causal, scale):
     heads, kv_heads = query.shape[2], key.shape[2]
-    if kv_heads == 1 and heads > 1:  # Keras repeats groups of several, but not a single one
-        # No `repeat`: of PyTorch's tensors without values Keras makes none, and builds the model by computing it.
+    if kv_heads == 1 and heads > 1:  # Keras repeats several key-value heads, but not a single one
+        # Not `repeat`: Keras cannot infer its shape on PyTorch, and would build the model by computing it.
         key, value = ops.tile(key, (1, 1, heads, 1)), ops.tile(value, (1, 1, heads, 1))
     if bias is not None:
         bias, mask = _hide(ops.cast(bias, query.dtype), mask), None
@@ -161,7 +160,7 @@ def _hide(bias, mask):
 
 @dataclasses.dataclass
 class WeightDropout:
-    """Dropout of attention weights: of all at once, or of a block by its number, as often as it is computed."""
+    """Dropout of attention weights: of all weights at once, or block by block."""
 
     rate: float
     seed: Any  # a `keras.random.SeedGenerator`
@@ -170,13 +169,13 @@ class WeightDropout:
         return dropout(weights, self.rate, self.seed)
 
     def in_blocks(self):
-        """A function of weights and the number of their block, which drops the same weights in each call."""
+        """Returns a `BlockDropout`, a function of weights and the number of their block."""
         return BlockDropout(self.rate, self.seed.next())
 
 
 @dataclasses.dataclass
 class BlockDropout:
-    """Dropout of a block of attention weights, which drops the same weights whenever the block is computed."""
+    """Dropout of a block of attention weights, which drops the same weights each time the block is computed."""
 
     rate: float
     words: Any  # the two integers of a seed
@@ -186,6 +185,6 @@ class BlockDropout:
 
 
 def _move(words, number):
-    """The first of a seed's two words is moved by a multiple of 2³² divided by the golden ratio."""
+    """Moves the first of a seed's two words by a multiple of 2³² divided by the golden ratio."""
     moved = words[0] + ops.cast(number + 1, words.dtype) * 1640531527
     return ops.stack([moved, words[1]])

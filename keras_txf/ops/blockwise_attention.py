@@ -1,4 +1,4 @@
-"""Attention in blocks of queries and keys, whose memory grows with the length and not with its square.
+"""Attention in blocks of queries and keys: its memory grows with the length, not with the square of the length.
 
 A block of logits is computed, used and forgotten. The forward pass keeps a running maximum and a running sum for the
 softmax of each query; the backward pass computes each block again from them.
@@ -22,7 +22,7 @@ from keras_txf.backend.keras_private import computing_in
 from keras_txf.ops.masks import HIDDEN, AttentionMask, pad_to, put_slice, slice_axis
 from keras_txf.ops.tensors import group_heads, ungroup_heads, wide_dtype
 
-# Numbers in a block of logits, 32 MB of float32. For each block TensorFlow copies the gradient of all queries, so
+# The number of logits in a block, 32 MB of float32. For each block TensorFlow copies the gradient of all queries, so
 # smaller blocks cost time there.
 _BLOCK_SIZE = 2**23
 
@@ -48,9 +48,9 @@ def blockwise_attention(
         mask: an `AttentionMask`, or None.
         bias: a `PositionBias`, or None.
         logit_soft_cap: c bends the logits to c · tanh(logits / c), before the bias.
-        dropout: function applied to weights (B, N, C, C), which takes the number of the block too; or None.
+        dropout: function of weights (B, N, C, C) and the number of their block, or None.
         zero_empty_rows: whether a query without a key gets zeros.
-        sinks: float (N,), a further logit of each head, whose share of the weights goes to no value; or None.
+        sinks: float (N,), an extra logit for each head, whose attention weight multiplies no value; or None.
         block_lengths: C of the queries and of the keys; None chooses by size.
 
     Returns:
@@ -65,7 +65,7 @@ def blockwise_attention(
     inputs = [pad_to(query, all_blocks.row_blocks * rows, 2), pad_to(key, keys, 2), pad_to(value, keys, 2)]
     inputs += [] if sinks is None else [ops.reshape(ops.cast(sinks, wide), (1, -1, 1, 1))]
     inputs += [] if bias is None or bias.weights is None else [bias.weights]
-    # JAX computes a function again, as `rematerialize` asks, with its arguments alone: all tensors must be arguments.
+    # Under `rematerialize` JAX computes a function again from its arguments: all tensors must be arguments.
     constants = all_blocks.constants()
 
     @ops.custom_gradient
@@ -78,7 +78,7 @@ def blockwise_attention(
 
         def gradient(*arguments, upstream=None):  # PyTorch's autograd passes the inputs, and `upstream` by name
             upstream = arguments[0] if upstream is None else upstream
-            with computing_in(wide):  # this comes after the call of the layer
+            with computing_in(wide):  # the gradient is computed after the call of the layer
                 gradients = blocks.backward(query, key, value, sink, weights, output, log_total, upstream)
             gradients = [ops.cast(x, original.dtype) for x, original in zip(gradients, inputs)]
             return (*gradients, *[None] * len(constants))
@@ -92,7 +92,7 @@ def _block_lengths(query, window):
     """One length for queries and keys: a power of two, such that a block of all heads has at most `_BLOCK_SIZE`."""
     area = _BLOCK_SIZE // ((query.shape[0] or 1) * query.shape[1])
     length = 2 ** max(6, int(math.log2(area)) // 2) if area else 64
-    if window is not None:  # blocks far wider than the window would compute mostly what it hides
+    if window is not None:  # much wider blocks would compute mostly hidden logits
         length = min(length, max(128, 2 ** math.ceil(math.log2(window))))
     return length, length
 
@@ -109,11 +109,11 @@ class _Blocks:
         self.zero_empty_rows, self.wide = zero_empty_rows, wide
 
     def constants(self):
-        """The tensors without a gradient: of the mask, of the bias and of the dropout."""
+        """Returns the tensors without a gradient: tensors of the mask, the bias and the dropout."""
         return [getattr(getattr(self, part), field) for part, field in self._constant_fields()]
 
     def with_constants(self, tensors):
-        """The same with other tensors in the places of `constants()`."""
+        """Returns a copy with other tensors instead of `constants()`."""
         blocks = copy.copy(self)
         blocks.mask, blocks.bias, blocks.dropout = map(copy.copy, (self.mask, self.bias, self.dropout))
         for (part, field), tensor in zip(self._constant_fields(), tensors, strict=True):
@@ -127,9 +127,9 @@ class _Blocks:
 
     def forward(self, query, key, value, sink, weights):
         """Returns the output, and the logarithm of the sum of exponentials of each query's logits, (B, N, T, 1)."""
-        key = ops.swapaxes(key, -1, -2)  # once: a product with a transpose takes half as long again on TensorFlow
+        key = ops.swapaxes(key, -1, -2)  # once: a product with a transpose takes 1.5 times as long on TensorFlow
         half = keras.backend.standardize_dtype(value.dtype) == "float16"
-        of_product = self.wide if half else value.dtype  # the sum of 2,048 values of 32 is larger than any float16
+        of_product = self.wide if half else value.dtype  # the sum of 2,048 values of 32 overflows float16
 
         def one_row(i, state):
             rows = _block(query, i, self.rows)
@@ -151,11 +151,11 @@ class _Blocks:
             if sink is not None:
                 start = nothing + sink, nothing + 1, start[2]
             top, total, output = sequential_loop(*self._columns_of(i), one_block, start)
-            # The largest logit adds 1 to `total`, which is 0 only where no block of keys lies in the window.
+            # The largest logit adds 1 to `total`, which is 0 only if no block of keys lies in the window.
             output, seen = output / ops.maximum(total, 1), top > HIDDEN / 2
             if self.zero_empty_rows:
                 output = output * ops.cast(seen, output.dtype)
-            # A query that sees nothing has no gradient: all its exponentials become 0.
+            # A query without a visible key has no gradient: all its exponentials become 0.
             log_total = ops.where(seen, top + ops.log(ops.maximum(total, 1)), -HIDDEN)
             found = zip(state, (output, log_total))
             return tuple(_replace(old, new, i, self.rows) for old, new in found)
@@ -165,7 +165,7 @@ class _Blocks:
         return sequential_loop(0, self.row_blocks, one_row, start)
 
     def backward(self, query, key, value, sink, weights, output, log_total, upstream):
-        """Returns the gradients of query, key, value, and of sink and weights where there are any, wide."""
+        """Returns the gradients of query, key and value, and of sink and weights unless they are None, wide."""
         share = ops.sum(ops.cast(upstream, self.wide) * ops.cast(output, self.wide), axis=-1, keepdims=True)
 
         def one_column(j, state):
@@ -223,18 +223,18 @@ class _Blocks:
         return i * self.column_blocks + j
 
     def _columns_of(self, i):
-        """The first block of keys that block i of the queries may see, and the one after the last."""
+        """Returns the first block of keys that block i of the queries may see, and the last one plus 1."""
         first, last = self.mask.visible_keys(i * self.rows, (i + 1) * self.rows)
         return _range(first, last, self.columns, self.column_blocks)
 
     def _rows_of(self, j):
-        """The first block of queries that may see block j of the keys, and the one after the last."""
+        """Returns the first block of queries that may see block j of the keys, and the last one plus 1."""
         first, last = self.mask.seeing_queries(j * self.columns, (j + 1) * self.columns)
         return _range(first, last, self.rows, self.row_blocks)
 
 
 def _range(first, last, length, count):
-    """The blocks of a length that hold the places from `first` up to `last`; None is no bound."""
+    """Returns the range of blocks of a length that hold the indices from `first` up to `last`; None means no bound."""
     first = 0 if first is None else _larger(first, 0) // length
     return first, count if last is None else -_larger(-((last + length - 1) // length), -count)
 

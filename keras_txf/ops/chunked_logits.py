@@ -1,8 +1,8 @@
-"""Cross-entropy and argmax over logits of which only a few rows are in memory at any time.
+"""Cross-entropy and argmax over logits, with only a few rows of logits in memory at a time.
 
-The gradient of a chunk is computed beside its loss, as Liger does, so that no product is computed twice.
+The gradient of a chunk is computed together with its loss, as in Liger, so that no product is computed twice.
 
-Legend: N tokens, C tokens of a chunk, D model dim, V vocabulary.
+Legend: N tokens, C tokens in a chunk, D model dim, V vocabulary.
 
 Reference:
     [Liger Kernel](https://arxiv.org/abs/2410.10989), section 3.2.
@@ -17,25 +17,25 @@ from keras_txf.ops.logit_factors import adjust_logits
 from keras_txf.ops.masks import pad_to, put_slice, slice_axis
 from keras_txf.ops.tensors import LOWEST, nan_unless
 
-# Numbers in a chunk of logits, 128 MB of float32. Each chunk adds to the gradient of the whole table, so smaller chunks
-# cost time: 5.6 s with 2**24, 5.0 with 2**25, 4.7 with 2**26, whose peak was up to 1,470 MB in place of 1,170
+# The number of logits in a chunk, 128 MB of float32. Each chunk adds to the gradient of the whole table, so smaller
+# chunks cost time: 5.6 s with 2**24, 5.0 with 2**25, 4.7 with 2**26, whose peak was up to 1,470 MB instead of 1,170
 # (a step of V = 128,256 in benchmarks/large_vocabulary.py, TensorFlow, 2 cores).
 CHUNK_SIZE = 2**25
-PART_SIZE = 2**24  # numbers of that gradient that are summed at a time, 64 MB of float32
+PART_SIZE = 2**24  # numbers in a part of that gradient, which is summed at a time, 64 MB of float32
 
 
 def weighted_cross_entropy(factors, targets, weights, label_smoothing=0.0, strength=None, chunk_size=None):
     """Computes the sum of weight times loss over tokens, with gradients for all of its inputs.
 
-    The loss of a token is its cross-entropy. With a `strength` the tokens are two draws of dropout, one half after the
-    other, and strength / 4 times the divergence of a token's two draws is added to the loss of each.
+    The loss of a token is its cross-entropy. With a `strength` the tokens are two draws of dropout, the first half and
+    the second half. The loss of each token then also has strength / 4 times the divergence of its two draws.
 
     Args:
         factors: `LogitFactors`.
-        targets: int (N,); NaN comes of one outside [0, V).
-        weights: float32 (N,); a token of weight 0 does not count, whatever its logits.
+        targets: int (N,); a target outside [0, V) gives NaN.
+        weights: float32 (N,); a token of weight 0 does not count, even if its logits are NaN.
         label_smoothing: share of the target's probability that is spread over all V tokens.
-        strength: of the divergence; None for tokens of one draw.
+        strength: factor on the divergence; None for tokens of one draw.
         chunk_size: numbers in a chunk; default `CHUNK_SIZE`.
 
     Returns:
@@ -61,7 +61,7 @@ def weighted_cross_entropy(factors, targets, weights, label_smoothing=0.0, stren
 
 
 def cross_entropies(factors, targets, label_smoothing=0.0, chunk_size=None):
-    """Computes the cross-entropy (N,) of each token, float32, without a gradient; targets (N,)."""
+    """Computes the cross-entropy (N,) of each token, float32, without a gradient, from targets (N,)."""
 
     def one_chunk(logits, targets):
         return _losses(logits, targets, label_smoothing, ops.logsumexp(logits, axis=1))[0]
@@ -88,11 +88,11 @@ class _Chunks:
         self.rows = -(-self.length // self.count)
 
     def total(self, hidden, table, weights, bias, with_gradient, targets, label_smoothing, strength):
-        """Returns the sum, and its gradients of hidden, table, weights and, where there is one, bias."""
+        """Returns the sum, and its gradients of hidden, table, weights and bias."""
         hidden, targets, weights = self._pad(hidden), self._pad(targets), self._pad(weights)
         letters = self.factors.letters
         parts = self._parts() if with_gradient else ()
-        # The scale of the loss comes after these products. Before it a sum over tokens may be larger than any float16.
+        # The loss is scaled after these products. Before that, a sum over tokens may overflow float16.
         half = keras.backend.standardize_dtype(table.dtype) == "float16"
         of_product = "float32" if half else table.dtype
         wide_table = ops.cast(table, of_product)
@@ -133,7 +133,7 @@ class _Chunks:
         return total, self._unpad(of_hidden), of_table, self._unpad(losses), of_bias
 
     def map(self, function, targets, dtype):
-        """Returns function(logits of a chunk, its targets if there are any) for all tokens, (N,)."""
+        """Returns function(logits of a chunk), or function(logits, targets), for all tokens, (N,)."""
         hidden = self._pad(self.hidden)
         targets = [] if targets is None else [self._pad(targets)]
 
@@ -145,16 +145,16 @@ class _Chunks:
         return self._unpad(sequential_loop(0, self.count, one_chunk, start))
 
     def _logits(self, rows, table, bias):
-        """The logits (C, V) of rows, float32, rounded as those of the model; the derivative of the soft cap or None."""
+        """Returns logits (C, V), float32 but rounded as in the model, and the derivative of the soft cap or None."""
         factors = self.factors
-        # Keras turns "nd,vd->nv" into a product with a transpose, which takes a fifth longer on TensorFlow.
+        # Keras turns "nd,vd->nv" into a product with a transpose, which takes 1.2 times as long on TensorFlow.
         logits = ops.einsum(f"{factors.letters},nd->nv", table, rows)
         adjusted = adjust_logits(logits, factors.scale, bias, factors.soft_cap)
         slope = None if factors.soft_cap is None else 1 - ops.square(adjusted / factors.soft_cap)
         return ops.cast(ops.cast(adjusted, logits.dtype), "float32"), slope
 
     def _parts(self):
-        """Slices of the vocabulary, for the gradient of the table: a sum of whole tables needs room for three."""
+        """Returns slices of the vocabulary: the sum of whole gradients of the table needs memory for three tables."""
         vocab_size = self.factors.vocab_size
         size = max(1, PART_SIZE // self.hidden.shape[1])
         return [slice(first, min(first + size, vocab_size)) for first in range(0, vocab_size, size)]
@@ -171,7 +171,7 @@ class _Chunks:
         return ops.reshape(x, (self.draws * self.length, *x.shape[2:]))
 
     def _chunk(self, x, number):
-        """The rows of one chunk, of the first draw and then of the second."""
+        """Returns the rows of one chunk: the first draw, then the second."""
         return ops.reshape(slice_axis(x, number * self.rows, self.rows, 1), (self.draws * self.rows, *x.shape[2:]))
 
     def _put(self, x, chunk, number):
@@ -192,8 +192,8 @@ def _losses_and_gradients(logits, targets, weights, label_smoothing, with_gradie
     gradients = exponentials * (weights / total)[:, None]  # in place on TensorFlow
     gradients = gradients - (share * weights)[:, None] if share else gradients
     own = ops.exp(own - top[:, 0]) / total
-    places = ops.stack([ops.arange(ops.shape(targets)[0], dtype="int32"), targets], axis=1)
-    return losses, ops.scatter_update(gradients, places, (own - share - (1 - label_smoothing)) * weights)
+    indices = ops.stack([ops.arange(ops.shape(targets)[0], dtype="int32"), targets], axis=1)
+    return losses, ops.scatter_update(gradients, indices, (own - share - (1 - label_smoothing)) * weights)
 
 
 def _apart(logits, weights, with_gradient):

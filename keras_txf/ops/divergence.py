@@ -1,21 +1,21 @@
-"""How far two draws of dropout are apart: KL(p ‖ q) + KL(q ‖ p) of their distributions over the vocabulary.
+"""The divergence of two draws of dropout: KL(p ‖ q) + KL(q ‖ p) of their distributions over the vocabulary.
 
-Logits hold the tokens of the first draw, then those of the second: (2N, V).
+Logits hold the tokens of the first draw, then the tokens of the second draw: (2N, V).
 
-Legend: N tokens of one draw, V vocabulary.
+Legend: N tokens in one draw, V vocabulary.
 """
 
 from keras import ops
 
 
 def halves(x):
-    """Splits the first axis, of 2N, in two."""
+    """Splits the first axis, of length 2N, in two."""
     half = ops.shape(x)[0] // 2
     return x[:half], x[half:]
 
 
 def twice(x):
-    """Gives each draw the same (N,): (2N,)."""
+    """Repeats values (N,) for both draws: (2N,)."""
     return ops.concatenate([x, x])
 
 
@@ -28,7 +28,7 @@ def divergences(logits):
 def divergences_with_gradients(logits):
     """Computes the divergences (N,), and the gradient (2N, V) of each with respect to its two rows of logits.
 
-    With p, q of logits a, b the gradient of a is p (a - b - Σ p (a - b)) + p - q, and that of b mirrors it.
+    With p, q of logits a, b the gradient of a is p (a - b - Σ p (a - b)) + p - q. For b the two swap.
     """
     first, second = halves(ops.softmax(logits, axis=1))
     difference, change = _difference(logits), first - second

@@ -1,7 +1,7 @@
-"""Of which factors logits are the product: for losses and metrics that never hold all logits at once.
+"""Remembers the factors of logits, so that losses and metrics can compute the logits in chunks.
 
-A head notes the factors of the logits that it returns. In a compiled step nothing else uses these logits then, and the
-compiler leaves them out.
+A head attaches the hidden states and the table to the logits that it returns. If a compiled step then uses nothing else
+of the logits, the compiler leaves them out.
 
 Legend: N tokens, D model dim, V vocabulary.
 """
@@ -15,7 +15,7 @@ from keras_txf.backend.compilers import records_gradients
 from keras_txf.backend.tensors import find_note, set_note
 from keras_txf.ops.tensors import widen
 
-# From this vocabulary on the head of a model notes the factors. With 8,192 a step took 1.05 s
+# The vocabulary from which the head of a model notes the factors. With 8,192 a step took 1.05 s
 # with whole logits and 1.11 in chunks, 814 and 677 MB (benchmarks/large_vocabulary.py, TensorFlow, 2 cores).
 LARGE = 2**14
 
@@ -24,7 +24,7 @@ LARGE = 2**14
 class LogitFactors:
     """adjust_logits(hidden · table, scale, bias, soft_cap).
 
-    `tied` says that the table is (V, D), as that of an embedding, and not (D, V). The product is of the dtype `dtype`.
+    With `tied` the table is (V, D), as in an embedding; otherwise (D, V). `dtype` is the dtype of the product.
     """
 
     hidden: Any
@@ -37,7 +37,7 @@ class LogitFactors:
 
     @property
     def letters(self):
-        """The axes of the table, for `einsum`."""
+        """The letters of the table's axes, for `einsum`."""
         return "vd" if self.tied else "dv"
 
     @property
@@ -46,14 +46,14 @@ class LogitFactors:
 
 
 def note_factors(logits, hidden, table, tied, dtype):
-    """Notes of which hidden states and table logits are the product."""
+    """Attaches hidden states and table to their product, logits."""
     factors = LogitFactors(hidden, _with_gradient_of_logits(table), tied, dtype)
     if factors.vocab_size >= LARGE:
         set_note(logits, factors, hidden, table)
 
 
 def note_adjustment(logits, adjusted, scale, bias, soft_cap):
-    """Notes the factors of adjusted logits, if those of the logits are known and not adjusted yet."""
+    """Attaches the factors of adjusted logits, if the factors of the logits are known and not adjusted yet."""
     factors = logit_factors(logits)
     if factors is not None and (factors.scale, factors.bias, factors.soft_cap) == (None, None, None):
         bias = _with_gradient_of_logits(bias)
@@ -62,13 +62,13 @@ def note_adjustment(logits, adjusted, scale, bias, soft_cap):
 
 
 def logit_factors(logits):
-    """Returns the factors of the very tensor that a head returned, or None."""
+    """Returns the factors of a tensor that a head returned, or None for other tensors."""
     note = find_note(logits)
     return note if isinstance(note, LogitFactors) else None
 
 
 def _with_gradient_of_logits(weight):
-    """The weight, without a gradient where the logits have none: a loss may be computed outside PyTorch's `no_grad`."""
+    """Returns the weight, without a gradient for logits in PyTorch's `no_grad`: a loss may be outside of it."""
     return weight if weight is None or records_gradients() else ops.stop_gradient(weight)
 
 

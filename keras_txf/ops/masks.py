@@ -1,4 +1,4 @@
-"""One boolean mask from positions, padding, window and segments. True means "may attend".
+"""Combines causality, padding, windows and segments in one boolean mask. True means "may attend".
 
 Legend: B batch, T query length, S key length, N heads.
 """
@@ -13,7 +13,7 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.ops.tensors import at_least
 
-HIDDEN = -1e30  # added to hidden logits: finite, so that a row in which everything is hidden stays free of NaN
+HIDDEN = -1e30  # added to hidden logits: finite, so that a fully hidden row has no NaN
 
 ATTENTION_MASKS = (
     (2, "(query length, key length)"),
@@ -24,7 +24,7 @@ ATTENTION_MASKS = (
 
 @dataclasses.dataclass
 class AttentionMask:
-    """Where queries may attend: all conditions of `combine_masks`, as a whole or for a block of queries and keys."""
+    """The conditions of `combine_masks`, for a mask of all queries and keys, or of a block of them."""
 
     causal: bool = False
     window: int | None = None
@@ -33,7 +33,7 @@ class AttentionMask:
     key_segments: Any = None  # int (B, S)
     explicit: Any = None  # bool (T, S), (B, T, S) or (B, N or 1, T, S)
     keys: int | None = None  # the number of keys before the padding of `padded`
-    prefix: Any = None  # int (B,): so many tokens at the beginning see each other, also later ones, if causal
+    prefix: Any = None  # int (B,), number of first tokens that see each other both ways, if causal
 
     @property
     def causal_alone(self):
@@ -49,11 +49,11 @@ class AttentionMask:
         return hides_pairs or (self.causal and self.key_padding is not None)
 
     def whole(self, queries, keys):
-        """bool, broadcastable to (B, N, T, S), or None where nothing is masked."""
+        """Returns the mask, bool, broadcastable to (B, N, T, S); None if nothing is masked."""
         return self._combine(ops.arange(queries, dtype="int32"), ops.arange(keys, dtype="int32"))
 
     def padded(self, queries, keys, real_keys):
-        """The same mask with hidden keys after the last one and with queries after the last one, up to whole blocks."""
+        """Returns the mask with further queries and hidden further keys, up to whole blocks."""
         return dataclasses.replace(
             self,
             key_padding=pad_axis(self.key_padding, keys, 1),
@@ -64,7 +64,7 @@ class AttentionMask:
         )
 
     def block(self, first_query, first_key, queries, keys):
-        """The mask of so many queries and keys from the first ones on, or None where nothing is masked."""
+        """Returns the mask of numbers of queries and keys from the first ones on; None if nothing is masked."""
         part = dataclasses.replace(
             self,
             key_padding=slice_axis(self.key_padding, first_key, keys, 1),
@@ -80,14 +80,14 @@ class AttentionMask:
         return real if mask is None else ops.logical_and(mask, real)
 
     def visible_keys(self, first_query, last_query):
-        """The bounds of the keys that queries may see, from the first up to the last; None is no bound."""
+        """Returns the bounds of the keys that queries may see, from the first up to the last; None means no bound."""
         first = None if self.window is None else first_query - self.window + 1
         if self.causal and self.prefix is None:
             return first, last_query
         return first, None if self.window is None else last_query + self.window - 1
 
     def seeing_queries(self, first_key, last_key):
-        """The bounds of the queries that may see keys, from the first up to the last; None is no bound."""
+        """Returns the bounds of the queries that may see keys, from the first up to the last; None means no bound."""
         last = None if self.window is None else last_key + self.window - 1
         if self.causal and self.prefix is None:
             return first_key, last
@@ -108,30 +108,30 @@ class AttentionMask:
 
 
 def real_tokens(ids, pad_id):
-    """bool, True at the tokens that are no padding; without a token of padding everywhere."""
+    """Returns bool, True at tokens that are not padding; True everywhere if `pad_id` is None."""
     return ops.ones_like(ids, "bool") if pad_id is None else ops.not_equal(ids, pad_id)
 
 
 def pad_axis(x, length, axis):
-    """Zeros or False up to a length of an axis; None stays None, and so does an axis of one for all."""
+    """Pads an axis up to a length, as `pad_to`; None and an axis of length 1, which broadcasts, do not change."""
     if x is None or x.shape[axis] == 1:
         return x
     return pad_to(x, length, axis)
 
 
 def pad_to(x, length, axis):
-    """Zeros or False after the last place of an axis, up to a length."""
+    """Adds zeros or False at the end of an axis, up to a length."""
     missing = length - ops.shape(x)[axis]
     if isinstance(missing, int) and not missing:
         return x
-    padding = [(0, missing if place == axis else 0) for place in range(len(x.shape))]
+    padding = [(0, missing if index == axis else 0) for index in range(len(x.shape))]
     if keras.backend.standardize_dtype(x.dtype) != "bool":
         return ops.pad(x, padding)
     return ops.cast(ops.pad(ops.cast(x, "int32"), padding), "bool")
 
 
 def slice_axis(x, first, length, axis):
-    """So many places of an axis from the first on; None stays None, and so does an axis of one for all."""
+    """Returns a slice of an axis from `first` on; None and an axis of length 1, which broadcasts, do not change."""
     if x is None or x.shape[axis] == 1:
         return x
     sizes = [-1 if size is None else size for size in x.shape]
@@ -140,14 +140,14 @@ def slice_axis(x, first, length, axis):
 
 
 def put_slice(x, values, first, axis):
-    """x with other values in some places of an axis, from the first place on; in the dtype of x."""
+    """Returns x with new values in a slice of an axis from `first` on, in the dtype of x."""
     return ops.slice_update(x, _start(first, axis, len(x.shape)), ops.cast(values, x.dtype))
 
 
 def _start(first, axis, rank):
-    """Where a slice begins, all of int32: under `jax_enable_x64` a plain 0 is of int64, and JAX wants one type."""
+    """Returns the start of a slice, all int32: with `jax_enable_x64` a plain 0 is int64, and JAX needs one type."""
     first = np.int32(first) if isinstance(first, int) else ops.cast(first, "int32")
-    return [first if place == axis else np.int32(0) for place in range(rank)]
+    return [first if index == axis else np.int32(0) for index in range(rank)]
 
 
 def combine_masks(
@@ -161,30 +161,30 @@ def combine_masks(
     explicit=None,
     prefix=None,
 ):
-    """The keys that each query may attend to.
+    """Returns the mask of the keys that each query may attend to.
 
     Query t may attend to key s where all of these hold:
 
-        key_padding[b, s]                               the key is a real token (or, if causal, the
-                                                        query itself, lest padding see what is later)
+        key_padding[b, s]                               the key is a real token (or, if causal, the query
+                                                        itself, so that padding sees no later key)
         query_segments[b, t] == key_segments[b, s]      both belong to one packed sequence
         s <= t, or s and t < prefix[b]                  if causal
         |t - s| < window                                if there is a window (1: itself alone)
-        explicit[b, n, t, s]                            the caller's own mask
+        explicit[b, n, t, s]                            the caller's mask
 
     Args:
-        query_index: int (T,), where the queries stand. A decode step passes its offset here.
-        key_index: int (S,), where the keys stand.
-        causal: whether a query sees itself and what came before only.
-        window: number of keys on either side that a query may see, itself included.
+        query_index: int (T,), positions of the queries. A decode step passes its offset here.
+        key_index: int (S,), positions of the keys.
+        causal: whether a query sees only itself and earlier keys.
+        window: number of keys on either side that a query may see, including itself.
         key_padding: bool (B, S), True at real tokens.
         query_segments: int (B, T). Needs `key_segments`.
         key_segments: int (B, S).
         explicit: bool (T, S), (B, T, S) or (B, N or 1, T, S).
-        prefix: int (B,), the number of tokens at the beginning that see each other both ways, if causal.
+        prefix: int (B,), number of first tokens that see each other both ways, if causal.
 
     Returns:
-        bool, broadcastable to (B, N, T, S), or None where nothing is masked.
+        bool, broadcastable to (B, N, T, S); None if nothing is masked.
     """
     check_conditions(key_padding, query_segments, key_segments)
     conditions = []
@@ -211,7 +211,7 @@ def combine_masks(
 
 
 def check_conditions(key_padding, query_segments, key_segments):
-    """Refuses padding that is no mask (B, S), and segments that are no integers (B, T) and (B, S)."""
+    """Raises ValueError unless padding is a mask (B, S), and segments are integers (B, T) and (B, S)."""
     if key_padding is not None:
         checks.mask("mask", key_padding, (2, "(batch, length)"))
     if query_segments is not None:
@@ -234,7 +234,7 @@ def prefix_mask(query_index, key_index, prefix):
 def window_mask(query_index, key_index, window, causal):
     """A query attends to keys less than `window` away: int (T,) and int (S,) -> bool (T, S).
 
-    With `causal` the window has no bound on later keys, which a causal mask hides.
+    With `causal` the window does not hide later keys, because a causal mask does.
     """
     distance = _distance(query_index, key_index)
     return (distance if causal else ops.abs(distance)) < window
@@ -256,7 +256,7 @@ def as_rank_four(mask):
 
 
 def padding_positions(mask):
-    """Positions (B, T) that count real tokens only, so that left padding shifts nothing.
+    """Returns positions (B, T) that count real tokens only, so that left padding shifts nothing.
 
     Args:
         mask: bool (B, T), True at real tokens.

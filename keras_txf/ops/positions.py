@@ -1,4 +1,6 @@
-"""Sinusoids, ALiBi, T5 buckets and biases of positions; `rotary` has rotary positions. Constants are float64.
+"""Sinusoids, ALiBi, buckets of distances, and biases of positions. Constants are float64.
+
+The module `rotary` has rotary positions.
 
 Legend: B batch, T length, N heads, H head dim.
 """
@@ -20,7 +22,7 @@ def sinusoid(positions, dim, interleaved=True, dtype="float32"):
     Args:
         positions: (T,) or (B, T), integers or floats.
         dim: number of features.
-        interleaved: False: all sines first, then all cosines, as Tensor2Tensor, the paper's own code, has them.
+        interleaved: False: all sines first, then all cosines, as in Tensor2Tensor, the code of the paper.
         dtype: "float32" or "float64".
 
     Returns:
@@ -42,7 +44,7 @@ def sinusoid(positions, dim, interleaved=True, dtype="float32"):
 def inclusive_sinusoid(positions, dim, first=2, dtype="float32"):
     """Sinusoids whose longest wavelength is 10,000 · 2π exactly, as in fairseq, where 2 is the first position.
 
-    All sines stand before all cosines; the last feature of an odd number is 0.
+    All sines precede all cosines; if `dim` is odd, the last feature is 0.
 
     Args:
         positions: (T,) or (B, T), integers or floats, 0 for the first token.
@@ -54,8 +56,7 @@ def inclusive_sinusoid(positions, dim, first=2, dtype="float32"):
         (T, dim) or (B, T, dim), of `dtype`.
 
     Reference:
-        [Beyond English-Centric Multilingual Machine Translation](https://arxiv.org/abs/2010.11125), whose model has
-        them.
+        [Beyond English-Centric Multilingual Machine Translation](https://arxiv.org/abs/2010.11125).
     """
     pairs = dim // 2
     frequencies = 10000.0 ** (-np.arange(pairs) / (pairs - 1))
@@ -69,7 +70,9 @@ def angles_of(positions, frequencies, dtype):
 
 
 def alibi_slopes(num_heads):
-    """One slope a head, a geometric sequence; between powers of two, every other of the next sequence.
+    """Returns a slope for each head: a geometric sequence.
+
+    Heads beyond a power of two take every other slope of the next power's sequence.
 
     Returns:
         NumPy float64 (N,).
@@ -84,13 +87,13 @@ def alibi_slopes(num_heads):
 
 
 def relative_buckets(distance, bidirectional, num_buckets, max_distance):
-    """T5's buckets: one a distance up to half of them, then logarithmic up to `max_distance`.
+    """Returns T5's buckets: the near half holds one distance each, the far half grows logarithmically.
 
     Args:
         distance: int, key position minus query position.
-        bidirectional: later keys get half of the buckets; otherwise they share bucket 0.
+        bidirectional: whether later keys get half of the buckets; otherwise they share bucket 0.
         num_buckets: number of buckets.
-        max_distance: from here on everything shares the last bucket.
+        max_distance: distances from this one on share the last bucket.
 
     Returns:
         int32, the shape of `distance`.
@@ -111,7 +114,7 @@ def relative_buckets(distance, bidirectional, num_buckets, max_distance):
 
 
 def _bucket_table(num_buckets, max_distance):
-    """The bucket of each distance from 0 to `max_distance`, in float32 as every T5 does it."""
+    """Returns the bucket of each distance from 0 to `max_distance`, computed in float32 as in every T5."""
     exact = num_buckets // 2
     distances = np.arange(max_distance + 1)
     ratio = np.maximum(distances, 1).astype("float32") / np.float32(exact)
@@ -121,15 +124,15 @@ def _bucket_table(num_buckets, max_distance):
 
 
 def disentangled_buckets(max_distance, num_buckets=None):
-    """DeBERTa's buckets: the bucket of each distance, query position minus key position.
+    """Returns DeBERTa's bucket of each distance, query position minus key position.
 
-    Without `num_buckets` each distance has its own bucket. With it the near half of the distances on each side have
-    one each, and those up to `max_distance` share the others, which grow logarithmically. A distance beyond
-    `max_distance` is in the last bucket of its side.
+    Without `num_buckets` each distance has its own bucket. With it the near half of a side's buckets hold one distance
+    each, and the far half grow logarithmically up to `max_distance`. A distance beyond `max_distance` is in the last
+    bucket of its side.
 
     Args:
         max_distance: the longest distance.
-        num_buckets: number of buckets of both sides together, a multiple of 4, or None: 2 * `max_distance`.
+        num_buckets: number of buckets of both sides, a multiple of 4; None: 2 * `max_distance`.
 
     Returns:
         NumPy int32 (2 * max_distance + 1,), the buckets of the distances from -max_distance to max_distance.
@@ -146,26 +149,29 @@ def disentangled_buckets(max_distance, num_buckets=None):
 
 
 def _bucket_of_length(lengths, exact, max_distance):
-    """The buckets of distances of one side, in float32 as every DeBERTa does it; the last one is beyond the side."""
+    """Returns the buckets of one side's distances, computed in float32 as in every DeBERTa.
+
+    The last bucket is beyond the side.
+    """
     ratio = np.maximum(lengths, 1).astype("float32") / np.float32(exact)
     steps = np.log(ratio) / np.log(np.float32((max_distance - 1) / exact)) * np.float32(exact - 1)
     return np.where(lengths <= exact, lengths, np.ceil(steps) + exact)
 
 
-_SHARPNESS = -0.75  # of the cubic, as PyTorch and OpenCV have it
+_SHARPNESS = -0.75  # of the cubic, as in PyTorch and OpenCV
 
 
 def interpolate_grid(grid, rows, columns):
     """Resizes a grid as PyTorch's `interpolate(mode="bicubic", align_corners=False)` does an image.
 
-    A grid of the same size stays as it is. Smaller ones are sampled, without smoothing first.
+    A grid of the same size does not change. A smaller grid is sampled, without smoothing first.
 
     Args:
         grid: (height, width, dim), of known sizes.
         rows, columns: the new height and width, integers or scalar tensors.
 
     Returns:
-        (rows, columns, dim), float32, or float64 for a grid of it.
+        (rows, columns, dim), float32, or float64 for a float64 grid.
 
     Reference:
         [Cubic convolution interpolation](https://doi.org/10.1109/TASSP.1981.1163711).
@@ -177,14 +183,14 @@ def interpolate_grid(grid, rows, columns):
 
 
 def _weights(old, new, dtype):
-    """(new, old): how much each old place counts at each new one."""
+    """Returns the weight (new, old) of each old index at each new index."""
     centre = ops.cast(ops.arange(new, dtype="int32"), dtype) + 0.5
-    place = centre * (old / ops.cast(new, dtype)) - 0.5
-    before = ops.floor(place)
-    beyond = place - before
+    coordinate = centre * (old / ops.cast(new, dtype)) - 0.5
+    before = ops.floor(coordinate)
+    beyond = coordinate - before
     total = 0.0
     for offset, cubic in ((-1, _far), (0, _near), (1, _near), (2, _far)):
-        index = ops.clip(ops.cast(before, "int32") + offset, 0, old - 1)  # the edge goes on outside
+        index = ops.clip(ops.cast(before, "int32") + offset, 0, old - 1)  # the edge repeats outside
         total = total + cubic(ops.abs(beyond - offset))[:, None] * ops.one_hot(index, old, dtype=dtype)
     return total
 
@@ -204,9 +210,9 @@ class PositionBias:
     """The bias of a position layer for queries and keys.
 
     Attributes:
-        layer: has a method `bias(query_positions, key_positions)`. A layer whose bias has weights has `bias_weights()`,
-            `bias_of(weights, query_positions, key_positions)` and `gradient_of_bias(upstream, query_positions,
-            key_positions)` too, or long sequences hold the whole bias.
+        layer: has a method `bias(query_positions, key_positions)`. A layer whose bias has weights should also have
+            `bias_weights()`, `bias_of(weights, query_positions, key_positions)` and `gradient_of_bias(upstream,
+            query_positions, key_positions)`; otherwise the whole bias of long sequences is in memory.
         query_positions: int (T,) or (B, T).
         key_positions: int (S,) or (B, S).
     """
@@ -220,11 +226,11 @@ class PositionBias:
         self.in_blocks = self.weights is not None or not getattr(self.layer, "trainable_variables", ())
 
     def whole(self):
-        """(B or 1, N, T, S), or None."""
+        """Returns the bias (B or 1, N, T, S), or None."""
         return self.layer.bias(self.query_positions, self.key_positions)
 
     def padded(self, queries, keys):
-        """The same bias for more queries and keys, up to whole blocks."""
+        """Returns the bias for more queries and keys, up to whole blocks."""
         axis = len(self.query_positions.shape) - 1
         return dataclasses.replace(
             self,
@@ -233,12 +239,15 @@ class PositionBias:
         )
 
     def block(self, weights, first_query, first_key, queries, keys):
-        """The bias of so many queries and keys from the first ones on, or None; `weights` are those of the layer."""
+        """Returns the bias of numbers of queries and keys from the first ones on, or None.
+
+        `weights` are the weights of the layer's bias.
+        """
         positions = self._positions(first_query, first_key, queries, keys)
         return self.layer.bias(*positions) if weights is None else self.layer.bias_of(weights, *positions)
 
     def gradient(self, upstream, first_query, first_key):
-        """The gradient of the weights, from that of a block of logits (B, N, queries, keys)."""
+        """Returns the gradient of the weights from the gradient of a block of logits (B, N, queries, keys)."""
         positions = self._positions(first_query, first_key, upstream.shape[2], upstream.shape[3])
         return self.layer.gradient_of_bias(upstream, *positions)
 
@@ -251,7 +260,7 @@ class PositionBias:
 
 
 def add_bias(bias, more):
-    """The sum of a `PositionBias`, a tensor or None and of a tensor or None."""
+    """Returns the sum of a bias, which is a `PositionBias`, a tensor or None, and a tensor or None."""
     if more is None:
         return bias
     bias = bias.whole() if isinstance(bias, PositionBias) else bias

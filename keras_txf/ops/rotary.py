@@ -1,6 +1,6 @@
-"""Rotary positions and their scalings. Constants in float64, tensors in float32, or float64 for vectors of it.
+"""Rotary positions and their scalings. Constants are float64; tensors are float32, or float64 for float64 vectors.
 
-Legend: B batch, T length, N heads, H head dim, R features that turn.
+Legend: B batch, T length, N heads, H head dim, R rotated features.
 """
 
 import math
@@ -15,12 +15,12 @@ from keras_txf.ops.tensors import wide_dtype, widen
 
 
 def rotate(x, positions, frequencies, magnitude=1.0, interleaved=False):
-    """Turns each pair (i, i + R/2) of the first R features by position times frequency i.
+    """Rotates each pair (i, i + R/2) of the first R features by position times frequency i.
 
     Args:
         x: (B, T, N, H).
         positions: (T,) or (B, T).
-        frequencies: (R / 2,), radians a position; R at most H, the rest stays as it is.
+        frequencies: (R / 2,), radians per position; R is at most H, and the other features do not change.
         magnitude: factor on the rotated features (YaRN's attention factor).
         interleaved: whether the pairs are (2i, 2i + 1) instead.
 
@@ -31,7 +31,7 @@ def rotate(x, positions, frequencies, magnitude=1.0, interleaved=False):
 
 
 def rotate_by(x, angles, magnitude=1.0, interleaved=False):
-    """Turns each pair of the first R features by an angle of its own.
+    """Rotates each pair of the first R features by its own angle.
 
     Args:
         x: (B, T, N, H).
@@ -55,14 +55,14 @@ def rotate_by(x, angles, magnitude=1.0, interleaved=False):
 
 
 def axial_angles(rows, columns, dim, base):
-    """The angles of an image's patches: half of the pairs turn with the row, the other half with the column.
+    """Returns the angles of an image's patches: half of the pairs rotate with the row, half with the column.
 
-    A coordinate is that of the middle of the patch, from -1 to 1 over the image; a pair turns by 2π times its frequency
+    The coordinate is the middle of the patch, from -1 to 1 over the image. A pair rotates by 2π times its frequency
     times the coordinate.
 
     Args:
         rows, columns: numbers of patches.
-        dim: number of features that turn, divisible by 4.
+        dim: number of rotated features, divisible by 4.
         base: the frequencies fall from 1 to nearly 1 / base.
 
     Returns:
@@ -77,23 +77,23 @@ def axial_angles(rows, columns, dim, base):
 
 
 def rotary_frequencies(dim, base=10000.0, scaling=None, length=None, dtype="float32"):
-    """Frequencies of a rotary embedding over `dim` features, and the factor on its magnitude.
+    """Returns the frequencies of a rotary embedding over `dim` features, and the factor on its magnitude.
 
     Args:
         dim, base, scaling: see `scaled_frequencies`.
         length: number of tokens of the text, an integer or a scalar tensor: "dynamic" and "longrope" depend on it.
-            None: not longer than the texts of the training.
-        dtype: of the frequencies that depend on `length`.
+            None: at most the length of the texts in training.
+        dtype: dtype of frequencies that depend on `length`.
 
     Returns:
-        NumPy float64 (dim / 2,), or a tensor where the frequencies depend on `length`; float.
+        NumPy float64 (dim / 2,), or a tensor if the frequencies depend on `length`; and a float.
     """
     frequencies, magnitude = scaled_frequencies(dim, base, scaling)
     return (frequencies(length, dtype) if callable(frequencies) else frequencies), magnitude
 
 
 def scaled_frequencies(dim, base, scaling):
-    """Frequencies for texts of any length: an array, or a function where they depend on the length.
+    """Returns frequencies for texts of any length: an array, or a function if they depend on the length.
 
     Args:
         dim: even number of rotated features.
@@ -128,13 +128,13 @@ def scaled_frequencies(dim, base, scaling):
 
 
 def scaling_options(kind):
-    """The names of the numbers that a type of scaling reads, first the required ones."""
+    """Returns the names of the options of a type of scaling; the required options come first."""
     code = ROTARY_SCALINGS[kind].__code__
     return code.co_varnames[2 : code.co_argcount]
 
 
 def check_rotary_scaling(base, scaling):
-    """Refuses a wrong scaling before the width of a head is known."""
+    """Raises ValueError for a wrong scaling, before the width of a head is known."""
     factors = (scaling or {}).get("short_factor")
     scaled_frequencies(2 * len(factors) if isinstance(factors, (list, tuple)) else 8, base, scaling)
 
@@ -142,7 +142,7 @@ def check_rotary_scaling(base, scaling):
 def _check_factors(name, factors, number):
     if not isinstance(factors, (list, tuple)) or len(factors) != number:
         raise ValueError(
-            f"`{name}` must be a list of {number} numbers, one for each pair of features that turns; received "
+            f"`{name}` must be a list of {number} numbers, one for each pair of rotated features; received "
             f"{short_repr(factors)}."
         )
     for factor in factors:
@@ -154,17 +154,17 @@ def _plain(dim, base):
 
 
 def _linear(dim, base, factor):
-    """[Position interpolation](https://arxiv.org/abs/2306.15595): every wavelength is `factor` times as long."""
+    """[Position interpolation](https://arxiv.org/abs/2306.15595) multiplies every wavelength by `factor`."""
     return _plain(dim, base)[0] / factor, 1.0
 
 
 def _ntk(dim, base, factor):
-    """NTK-aware: a larger base, so that the longest wavelength grows by `factor` and the shortest stays."""
+    """NTK-aware scaling: with a larger base the longest wavelength grows by `factor`, the shortest does not change."""
     return _plain(dim, base * factor ** (dim / max(dim - 2, 1)))[0], 1.0
 
 
 def _dynamic(dim, base, factor, original_max_position_embeddings):
-    """NTK-aware for the length of the text: nothing changes up to the trained length, then the base grows with it."""
+    """NTK-aware scaling by the length of the text: beyond the trained length the base grows with the length."""
     plain = _plain(dim, base)[0]
     exponents = -np.arange(0, dim, 2) / max(dim - 2, 1)
 
@@ -178,7 +178,7 @@ def _dynamic(dim, base, factor, original_max_position_embeddings):
 
 
 def _longrope(dim, base, short_factor, long_factor, factor, original_max_position_embeddings, attention_factor=None):
-    """[LongRoPE](https://arxiv.org/abs/2402.13753): a factor for each wavelength, others beyond the trained length."""
+    """[LongRoPE](https://arxiv.org/abs/2402.13753) has two lists of factors, up to and beyond the trained length."""
     short, long = (_plain(dim, base)[0] / np.asarray(factors, "float64") for factors in (short_factor, long_factor))
     if original_max_position_embeddings <= 1:
         raise ValueError(
@@ -199,7 +199,7 @@ def _longrope(dim, base, short_factor, long_factor, factor, original_max_positio
 
 
 def _llama3(dim, base, factor, low_freq_factor, high_freq_factor, original_max_position_embeddings):
-    """[Llama 3.1](https://arxiv.org/abs/2407.21783) stretches long wavelengths, keeps short ones, a ramp between."""
+    """[Llama 3.1](https://arxiv.org/abs/2407.21783) stretches long wavelengths and keeps short ones, with a ramp."""
     if low_freq_factor >= high_freq_factor:
         raise ValueError(
             f"`low_freq_factor` must be below `high_freq_factor`; received low_freq_factor={low_freq_factor} "
@@ -223,8 +223,7 @@ def _yarn(
     mscale_all_dim=None,
     truncate=True,
 ):
-    """[YaRN](https://arxiv.org/abs/2309.00071): a ramp over the number of turns, and a sharper attention."""
-
+    """[YaRN](https://arxiv.org/abs/2309.00071) has a ramp over the number of turns, and sharper attention."""
     if beta_slow > beta_fast or base <= 1:
         raise ValueError(
             f"`beta_slow` must not exceed `beta_fast`, and `base` must be above 1; received beta_slow={beta_slow}, "
@@ -253,7 +252,10 @@ def _magnitude(factor, weight):
 
 
 def yarn_logit_factor(scaling):
-    """The factor on all logits, beside that on the features that turn: `mscale_all_dim` of YaRN in latent attention."""
+    """Returns the factor on all logits of latent attention by YaRN's `mscale_all_dim`.
+
+    It multiplies the factor on the rotated features.
+    """
     weight = (scaling or {}).get("mscale_all_dim")
     return _magnitude(scaling["factor"], weight) ** 2 if weight else 1.0
 

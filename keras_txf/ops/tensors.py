@@ -1,9 +1,8 @@
-"""Axes of heads, and the types of sums and integers under every floatx.
+"""Axes of heads, and the dtypes of sums and integers under every floatx.
 
-Infinite numbers and NaN are no constants here: TensorFlow's `enable_check_numerics` stops at every tensor that holds
-one. `nan_unless` and `minus_infinity_unless` return such a number only where something is wrong or missing. On JAX,
-Keras' `maximum` and `minimum` give a Python integer a float type under another floatx than float32; `at_least` and
-`at_most` do not.
+No constant here is infinite or NaN, because TensorFlow's `enable_check_numerics` stops at every tensor that holds one.
+`nan_unless` and `minus_infinity_unless` return such a number only if a value is wrong or missing. On JAX, Keras'
+`maximum` and `minimum` give a Python integer a float dtype if floatx is not float32; `at_least` and `at_most` do not.
 """
 
 import keras
@@ -14,32 +13,32 @@ LOWEST = float(np.finfo("float32").min)
 
 
 def wide_dtype(dtype):
-    """float64 for float64, float32 for every other type: for norms, softmaxes, positions and other sums."""
+    """Returns float64 for float64, float32 for every other dtype: for norms, softmaxes, positions and other sums."""
     return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
 
 
 def widen(x):
-    """A float tensor in its `wide_dtype`."""
+    """Casts a float tensor to its `wide_dtype`."""
     return ops.cast(x, wide_dtype(x.dtype))
 
 
 def at_least(x, lowest):
-    """The larger of integers and one integer, in the type of `x`."""
+    """Returns the maximum of an integer tensor and an integer, in the dtype of `x`."""
     return ops.maximum(x, ops.cast(lowest, x.dtype))
 
 
 def at_most(x, highest):
-    """The smaller of integers and one integer, in the type of `x`."""
+    """Returns the minimum of an integer tensor and an integer, in the dtype of `x`."""
     return ops.minimum(x, ops.cast(highest, x.dtype))
 
 
 def nan_unless(valid, dtype="float32"):
-    """0 where a bool tensor is True, NaN elsewhere."""
+    """Returns 0 where a bool tensor is True, NaN elsewhere."""
     return ops.log(2 * ops.cast(valid, dtype) - 1)
 
 
 def minus_infinity_unless(exists):
-    """0 where a bool tensor is True, -inf elsewhere, float32."""
+    """Returns 0 where a bool tensor is True, -inf elsewhere, float32."""
     return ops.log(ops.cast(exists, "float32"))
 
 
@@ -49,15 +48,15 @@ def swap_heads(x):
 
 
 def batch_size(x):
-    """The batch size for a reshape: the static one, for a reshape to -1 fails where the length is 0; otherwise -1.
+    """Returns the static batch size for a reshape, or -1 if it is unknown.
 
-    A batch size that is read from the tensor breaks the conversion to ONNX.
+    A reshape to -1 fails if the length is 0. A batch size that is read from the tensor breaks the conversion to ONNX.
     """
     return -1 if x.shape[0] is None else x.shape[0]
 
 
 def group_heads(x, kv_heads):
-    """(B, N, T, any) -> (B, K, N/K · T, any): the heads that share a key-value head lie one after the other."""
+    """(B, N, T, any) -> (B, K, N/K · T, any): concatenates the heads that share a key-value head."""
     heads = x.shape[1]
     if heads == kv_heads:
         return x

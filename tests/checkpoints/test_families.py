@@ -146,7 +146,7 @@ CLASSES = {"architectures": ["EuroBertForSequenceClassification"], "num_labels":
     ("mbart", {"normalize_before": False}, ["'normalize_before'"]),
     ("pegasus", {"static_position_embeddings": False}, ["'static_position_embeddings'"]),
     ("dinov2", {"image_size": [12, 8]}, ["`image_size`", "square"]),
-    ("dinov3_vit", {"num_register_tokens": 0}, ["`num_register_tokens`", "from 1 on"]),
+    ("dinov3_vit", {"num_register_tokens": 0}, ["`num_register_tokens`", "at least 1"]),
     ("dinov3_vit", {"value_bias": False}, ["'value_bias'", "False"]),
     ("beit", {"image_size": [12, 8]}, ["`image_size`", "square"]),
     ("dinov2_with_registers", {"num_register_tokens": 0}, ["`num_register_tokens`", "0"]),

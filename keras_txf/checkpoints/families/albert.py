@@ -1,4 +1,4 @@
-"""ALBERT: BERT with a narrow embedding and blocks that stand at several places."""
+"""ALBERT: BERT with a narrow embedding and shared blocks."""
 
 from keras_txf.checkpoints.families.bert import BODY, BUFFERS, CLASSES, activation_of, bert, masked, tasks
 from keras_txf.checkpoints.family import Family
@@ -56,7 +56,7 @@ FAMILIES = {
         BUFFERS,
         (r"pooler\.(weight|bias)", r"sop_classifier\.classifier\.(weight|bias)"),
         {"predictions.decoder.bias": "predictions.bias"},
-        # In the first ALBERTs; nothing reads these keys any more.
+        # Keys of the first ALBERTs, which no code reads any more.
         ("gap_size", "net_structure_type", "down_scale_factor", "num_memory_blocks", "layers_to_keep"),
     )
 }  # fmt: skip

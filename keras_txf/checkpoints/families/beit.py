@@ -58,7 +58,7 @@ FAMILIES = {
         "beit.",
         (r".*relative_position_index",),
         (r"pooler\.layernorm\.(weight|bias)", r"embeddings\.mask_token"),
-        # Of the model as a part of another, and of other heads.
+        # Keys of backbones and of other heads.
         neutral=("pool_scales", "use_auxiliary_head", "auxiliary_loss_weight", "auxiliary_channels",
                  "auxiliary_num_convs", "auxiliary_concat_input", "semantic_loss_ignore_index", "out_features",
                  "out_indices", "stage_names", "add_fpn", "reshape_hidden_states", "use_mask_token", "vocab_size",
@@ -75,9 +75,9 @@ FAMILIES = {
 
 @register
 class GridBias(TableBias):
-    """A learned bias for each head and each offset between two patches, by rows and columns; BEiT has it.
+    """BEiT's learned bias for each head and each offset between two patches, in rows and columns.
 
-    Position 0 is the class token, which has three biases of its own: to a patch, from a patch, to itself. The other
+    Position 0 is the class token, which has three further biases: to a patch, from a patch, to itself. The other
     positions are the patches, row by row.
 
     Args:
@@ -101,12 +101,12 @@ class GridBias(TableBias):
         return x
 
     def check_heads(self, length, head_dim):
-        """Refuses another length than that of the grid."""
+        """Raises ValueError if the length is not the length of the grid."""
         expected = self.grid[0] * self.grid[1] + 1
         if length != expected:
             raise ValueError(
                 f"`inputs` must have the length {expected}, a class token and the patches of grid={self.grid}; "
-                f"received {length}: these positions are of images of one size."
+                f"received {length}: these positions fit images of one size."
             )
 
     def rows(self, query_positions, key_positions):

@@ -43,7 +43,7 @@ TWO_LAYERS = {"head": "classifier.dense", "logits": "classifier.out_proj"}
 
 
 def body(c, skipped=0, types=2):
-    """Returns the options of all but DistilBERT, which has other keys."""
+    """Returns the options of all families here except DistilBERT, whose keys differ."""
     if types:
         types = c("type_vocab_size", types)
     return {
@@ -61,10 +61,10 @@ def body(c, skipped=0, types=2):
 
 
 def bert(c, skipped=0):
-    """Returns the options of a family whose class in transformers needs a table of the types of tokens."""
+    """Returns the options of a family whose class in transformers needs a table of token types."""
     options = body(c, skipped)
     if options["token_types"] is None:
-        raise ValueError("config.json must have `type_vocab_size` from 1 on, as its class needs; received 0.")
+        raise ValueError("config.json must have a `type_vocab_size` of at least 1, which its class needs; received 0.")
     return options
 
 
@@ -72,7 +72,7 @@ COMMON = {"position_encoding": "learned", "scale_embedding": False, "embedding_n
 
 
 def offset(c):
-    """Returns the first position, which is after the padding token's id."""
+    """Returns the first position, which follows the padding token's id."""
     return c("pad_token_id", 1) + 1
 
 
@@ -89,7 +89,7 @@ def mpnet(c):
 
 
 def distilbert(c):
-    c.only("sinusoidal_pos_embds", False, True)  # the file has them in either case
+    c.only("sinusoidal_pos_embds", False, True)  # the file holds the positions in both cases
     return {
         **sizes(c, num_layers="n_layers", dim="dim", num_heads="n_heads"),
         "intermediate_dim": c("hidden_dim"),
@@ -108,7 +108,7 @@ def pooled(activation):
 
 
 def dropout(c, key="classifier_dropout", default=0.1):
-    """Returns the rate of a head, by default the rate of the blocks."""
+    """Returns the dropout rate of a head, by default the rate of the blocks."""
     rate = c(key, None)
     return c("hidden_dropout_prob", default) if rate is None else rate
 
@@ -127,7 +127,7 @@ def tasks(
     token_options=lambda c: {"head_dropout": dropout(c)},
     span_options=lambda c: {},
 ):
-    """The tasks of a family; `span_options` is None for one without a class of question answering."""
+    """Returns the tasks of a family; `span_options` is None for a family without a class of question answering."""
     found = {
         "encoder": encoder_task(f"{name}Model"),
         "masked_lm": masked_lm,
@@ -174,7 +174,7 @@ BERT_MASKED = masked(
 
 
 def pretraining(masked_lm):
-    """BERT's masked language model, with the head that tells whether the second sentence follows the first."""
+    """Returns the task of BERT's pretraining: a masked language model that also predicts the next sentence."""
     return dataclasses.replace(
         masked_lm,
         architecture="BertForPreTraining",
@@ -199,7 +199,7 @@ FAMILIES = {
         BUFFERS,
         (POOLER, r"cls\.seq_relationship\.(weight|bias)"),
         {"cls.predictions.decoder.bias": "cls.predictions.bias"},
-        # In the first BERTs; nothing reads these keys any more.
+        # Keys of the first BERTs, which no code reads any more.
         ("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
          "pooler_size_per_head", "pooler_type"),
     ),

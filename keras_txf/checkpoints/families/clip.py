@@ -1,4 +1,4 @@
-"""CLIP, MetaCLIP 2 and SigLIP: an encoder of images and one of texts, each by itself or both."""
+"""CLIP, MetaCLIP 2 and SigLIP: an encoder of images and an encoder of texts, alone or together."""
 
 import dataclasses
 
@@ -39,7 +39,7 @@ SIGLIP_HEAD = {
     "image_pooling/feed_forward/intermediate": f"{POOLING}.mlp.fc1",
     "image_pooling/feed_forward/output": f"{POOLING}.mlp.fc2",
 }
-# Keys of a pair, of `generate` and without an effect.
+# Keys of the pair of towers, keys of `generate`, and keys without an effect.
 OF_TOWERS = (
     "projection_dim", "projection_size", "vision_use_head", "pad_token_id", "decoder_start_token_id", "dropout"
 )  # fmt: skip
@@ -50,7 +50,7 @@ def images_table(c):
 
 
 def of_pair(prefix, tower, rows):
-    """The rows of a tower in the class of a pair; `prefix` is of our paths."""
+    """Returns the rows of a tower in the class of a pair; `prefix` is the prefix of our paths."""
     rows = {path: as_tensor(row) for path, row in rows.items()}
     return {f"{prefix}{path}": dataclasses.replace(row, name=f"{tower}_model.{row.name}") for path, row in rows.items()}
 
@@ -106,17 +106,18 @@ SHARED = ("num_layers", "dim", "num_heads", "image_size", "patch_size", "channel
 
 
 def pair(c, images, texts):
-    """The options of both towers; `images` and `texts` are the functions that read them."""
+    """Returns the options of both towers; `images` and `texts` are the functions that read a tower's options."""
     parts = c.part("vision_config"), c.part("text_config")
-    seen, read = images(parts[0]), texts(parts[1])
+    image_options, text_options = images(parts[0]), texts(parts[1])
     for part in parts:
         part.check_all_known((*OF_TOWERS, "tie_word_embeddings"))
-    shared = {name: seen.pop(name) for name in SHARED}
-    return {**shared, "vocab_size": read.pop("vocab_size"), "image_options": seen, "text_options": read}
+    shared = {name: image_options.pop(name) for name in SHARED}
+    vocab_size = text_options.pop("vocab_size")
+    return {**shared, "vocab_size": vocab_size, "image_options": image_options, "text_options": text_options}
 
 
 def end_token(c):
-    """The token whose state stands for a text. Older files say 2, and mean the last one of all."""
+    """Returns the token whose state represents a text. In older files 2 stands for the last token of the vocabulary."""
     end = c.end_id(49407)
     return c("vocab_size") - 1 if end == 2 else end
 
@@ -127,12 +128,12 @@ def text_width(c):
 
 def clip(c):
     found = pair(c, clip_images, clip_texts)
-    found["image_options"]["final_norm"] = True  # of which the class token is taken
+    found["image_options"]["final_norm"] = True  # the projection reads the normed class token
     return {**found, "projection_dim": c("projection_dim", 512), "end_id": end_token(c.part("text_config"))}
 
 
 def metaclip(c):
-    return {**clip(c), "end_id": c.part("text_config").end_id(49407)}  # a file that says 2 means 2
+    return {**clip(c), "end_id": c.part("text_config").end_id(49407)}  # here 2 is an ordinary id
 
 
 def siglip(c):
@@ -151,7 +152,7 @@ def siglip(c):
 
 
 def image_classifier(clazz, image_options, pooling):
-    """The task of classes of an image: the tower of images in the config.json of a pair."""
+    """Returns the task of an image classifier: the tower of images, with the config.json of a pair."""
 
     def rows(c):
         part = c.part("vision_config")
@@ -168,7 +169,7 @@ def image_classifier(clazz, image_options, pooling):
 
 
 def families(name, clazz, image_options, text_options, pair_options, head, kept, pooling):
-    """The families of a pair and of each of its towers."""
+    """Returns the families of a pair and of each of its towers."""
     buffers = (r"(.*\.)?position_ids",)
     dual = {
         "dual_encoder": Task(f"{clazz}Model", models.dual_encoder, head),

@@ -1,4 +1,4 @@
-"""DeBERTa, its versions 2 and 3: post-norm encoders whose content and positions attend to each other."""
+"""DeBERTa and its versions 2 and 3: post-norm encoders whose content and positions attend to each other."""
 
 import dataclasses
 
@@ -17,7 +17,8 @@ from keras_txf.layers.serialization import register
 
 SELF = "encoder.layer.{i}.attention.self"
 FIRST = {
-    "encoder_{i}/attention/query/bias": f"{SELF}.q_bias",  # before the rows of the layers, which have no biases here
+    # These two rows precede the rows of the layers, whose tensors have no biases here.
+    "encoder_{i}/attention/query/bias": f"{SELF}.q_bias",
     "encoder_{i}/attention/value/bias": f"{SELF}.v_bias",
     **BODY,
     "encoder_position": "encoder.rel_embeddings",
@@ -41,7 +42,7 @@ TERMS = ("c2p", "p2c", "c2p|p2c", "p2c|c2p", ["c2p"], ["p2c"], ["c2p", "p2c"], [
 
 
 def first(c, **position):
-    """Returns the options of the first version; `position` are those of the positions that only the second has."""
+    """Returns the options of the first version; `position` holds options of positions in the second version."""
     c.only("embedding_size", c("hidden_size"))
     c.only("talking_head", False)
     return {
@@ -119,7 +120,7 @@ def family(name, options, table):
         tasks(name, masked_lm, head, pooled, lambda c: {"head_dropout": c("hidden_dropout_prob", 0.1)}),
         "deberta.",
         BUFFERS,
-        # Of the enhanced mask decoder, which the first code has and transformers does not.
+        # Tensors of the enhanced mask decoder, which the first code has and transformers lacks.
         (r"embeddings\.position_embeddings\.weight", r"lm_predictions\..*", r"mask_predictions\..*"),
         {"cls.predictions.decoder.bias": "cls.predictions.bias"},
         ("padding_idx",),
@@ -131,13 +132,12 @@ FAMILIES = {"deberta": family("Deberta", first, first_table), "deberta-v2": fami
 
 @register
 class Convolution(Layer):
-    """A convolution over tokens, with an activation: each token sees as many neighbours on either side.
+    """A convolution over tokens, with an activation: each token sees the same number of neighbours on both sides.
 
-    Padding counts as zeros, as what lies beyond the ends
-    does, so a row does not depend on its padding.
+    Padding counts as zeros, like the tokens beyond both ends, so a row does not depend on its padding.
 
     Args:
-        kernel_size: number of tokens that one sees, itself in their middle: odd.
+        kernel_size: odd number of tokens that each token sees, with itself in the middle.
         activation: any Keras activation, see `FeedForward`.
 
     Call arguments:
@@ -149,7 +149,6 @@ class Convolution(Layer):
 
     Raises:
         ValueError: an even `kernel_size`, inputs of another rank or of unknown D.
-
     """
 
     known_weights = ("kernel", "bias")  # which `layout_map` leaves whole
@@ -192,7 +191,7 @@ class Convolution(Layer):
 
 @register
 class ConvolutionResidual(Residual):
-    """Adds a convolution of the block's inputs after the feed-forward network; a norm follows, as for each sublayer.
+    """Adds a convolution of the block's inputs after the feed-forward network, with a norm like each sublayer.
 
     Args:
         kernel_size, activation: see `Convolution`.

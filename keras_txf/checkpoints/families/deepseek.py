@@ -1,4 +1,4 @@
-"""DeepSeek V2 and V3: kin of Llama with latent attention, and with experts after the first blocks."""
+"""DeepSeek V2 and V3: Llama with latent attention, and with experts after the first blocks."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ BODY = {
     f"{PART}e_score_correction_bias": f"{MLP}.gate.e_score_correction_bias",
 }
 OF_ATTENTION = ("num_heads", "num_key_value_heads", "head_dim", "position", "attention_dropout")
-# The sizes that follow from others, the loss of the experts' use, and the blocks that predict further tokens.
+# Keys of sizes that follow from others, of the load-balancing loss, and of the blocks that predict further tokens.
 NEUTRAL = (
     "qk_head_dim", "output_router_logits", "ep_size", "aux_loss_alpha", "seq_aux", "num_mtp_layers",
     "num_nextn_predict_layers",
@@ -31,7 +31,7 @@ NEUTRAL = (
 
 def deepseek(c, top_k, dense, interleaved=True, **router):
     options, heads = llama.options(c), c("num_attention_heads")
-    c.only("num_key_value_heads", heads, None)  # each head has keys of its own
+    c.only("num_key_value_heads", heads, None)  # each head has its own keys
     c.only("moe_layer_freq", 1)
     kind, number = "full_attention", options["num_layers"]
     [position] = positions(c, [kind], {kind: c("rope_theta", 10000.0)}, interleaved=interleaved)
@@ -72,11 +72,11 @@ def deepseek_v2(c):
 
 def family(name, options, neutral=NEUTRAL, **heads):
     made = llama.family(name, options, BODY, neutral, **heads)
-    return dataclasses.replace(made, kept=(r"(model\.)?layers\.61\..*",))  # what predicts further tokens
+    return dataclasses.replace(made, kept=(r"(model\.)?layers\.61\..*",))  # the block that predicts further tokens
 
 
 FAMILIES = {
-    # The class of V2 has its own head_dim whatever the file says.
+    # The class of V2 ignores the file's head_dim.
     "deepseek_v2": family("DeepseekV2", deepseek_v2, (*NEUTRAL, "head_dim"), tokens=None),
     "deepseek_v3": family("DeepseekV3", deepseek_v3),
 }

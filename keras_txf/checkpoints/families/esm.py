@@ -22,15 +22,15 @@ TABLE = {
     "encoder_{i}/feed_forward_norm": "encoder.layer.{i}.LayerNorm",
     "encoder_norm": "encoder.emb_layer_norm_after",
 }
-# Where other versions of transformers keep the frequencies: in each block, or under a pattern.
+# Names of the frequencies in other versions of transformers: in each block, or under a pattern.
 FREQUENCIES = [f"encoder.layer.{i}.attention.self.rotary_embeddings.inv_freq" for i in ("*", *range(128))]
 
 
 def first_position(c):
-    """Returns the first position, which is after the padding token's id."""
+    """Returns the first position, which follows the padding token's id."""
     pad = c.pad_id(None)
     if pad is None:
-        raise ValueError("config.json must have an id for `pad_token_id`; received null or none.")
+        raise ValueError("config.json must have an id for `pad_token_id`; received null or no such key.")
     return pad + 1
 
 
@@ -38,7 +38,7 @@ def options(c):
     c.only("hidden_act", "gelu")
     c.only("is_folding_model", False)
     c.only("esmfold_config", None)
-    c.only("hidden_dropout_prob", 0.0)  # of the blocks and not of the embedding; no published file has another
+    c.only("hidden_dropout_prob", 0.0)  # the blocks' rate, not the embedding's; no published file has another value
     c.only("position_embedding_type", "absolute", "rotary")
     rotary = c("position_embedding_type", "absolute") == "rotary"
     dim, heads, length = c("hidden_size"), c("num_attention_heads"), c("max_position_embeddings", 1026)
@@ -83,7 +83,7 @@ FAMILIES = {
             lambda c: {},
         ),
         "esm.",
-        (*BUFFERS, r"embeddings\.position_embeddings\.weight"),  # which files of rotary models have too
+        (*BUFFERS, r"embeddings\.position_embeddings\.weight"),  # files of rotary models hold them too
         (POOLER, r"contact_head\.regression\.(weight|bias)"),
         dict.fromkeys(FREQUENCIES, "rotary_embeddings.inv_freq"),
         ("classifier_dropout", "vocab_list"),
@@ -93,10 +93,10 @@ FAMILIES = {
 
 @register
 class TokenDropoutEmbedding(PositionalEmbedding):
-    """An embedding in which the vectors of masked tokens are zeros, and the vectors of the others make up for it.
+    """An embedding that sets the vectors of masked tokens to zero, and scales the other vectors to compensate.
 
     Args:
-        masked_id: the token that hides another.
+        masked_id: the token that hides other tokens.
         options: options of `PositionalEmbedding`.
     """
 
@@ -117,12 +117,14 @@ TRAINED = 0.15 * 0.8  # share of masked tokens in the training of every ESM
 
 
 def drop_masked(x, ids, masked_id, pad_id):
-    """Zeros at masked tokens; at the others x times (1 - their share in training) / (1 - their share in the row).
+    """Sets x to zero at masked tokens, and scales the rest by (1 - share in training) / (1 - share in the row).
+
+    Both shares are the masked tokens' shares of all tokens.
 
     Args:
         x: float (B, T, D), the vectors of tokens.
         ids: int (B, T).
-        masked_id: the token that hides another.
+        masked_id: the token that hides other tokens.
         pad_id: the token of padding, which does not count, or None.
 
     Returns:
@@ -137,20 +139,20 @@ def drop_masked(x, ids, masked_id, pad_id):
         ops.sum(ops.cast(each, wide_dtype(x.dtype)), axis=1, keepdims=True) for each in (masked, real)
     )
     left = 1 - masked_count / ops.maximum(count, 1.0)
-    factor = (1 - TRAINED) / ops.where(left > 0, left, 1.0)  # no vector is left of a row that is masked throughout
+    factor = (1 - TRAINED) / ops.where(left > 0, left, 1.0)  # 1.0 for a row in which every token is masked
     factor = ops.where(masked, 0.0, factor)
     return x * ops.expand_dims(ops.cast(factor, x.dtype), -1)
 
 
 @register
 class StoredRotary(Layer):
-    """Rotary positions whose frequencies are weights, which are not trained.
+    """Rotary positions whose frequencies are weights that training does not change.
 
-    Files of ESM hold them as they were in training, some rounded to half precision: numbers that no base has.
+    Files of ESM hold the frequencies of their training, some rounded to half precision, which no base gives.
 
     Args:
         head_dim: width H of a head, even.
-        base: base of the wavelengths at first.
+        base: base of the initial wavelengths.
 
     Reference:
         [RoFormer](https://arxiv.org/abs/2104.09864).

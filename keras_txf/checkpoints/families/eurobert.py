@@ -1,4 +1,4 @@
-"""EuroBERT: an encoder of Llama's blocks."""
+"""EuroBERT: an encoder with the blocks of Llama."""
 
 from keras_txf import models
 from keras_txf.checkpoints.families import llama
@@ -26,7 +26,7 @@ def options(c):
 def pooled(c):
     c.only("classifier_pooling", *POOLINGS)
     pooling = c("classifier_pooling", "late")
-    c.not_read("clf_pooling", pooling)  # its name in the code of the first folders
+    c.not_read("clf_pooling", pooling)  # the key's name in the code of the first folders
     if pooling == "late":
         return {"pooling": LatePooling("gelu")}
     return {"pooling": POOLINGS.get(pooling), "head": "gelu"}
@@ -81,7 +81,7 @@ FAMILIES = {
         },
         "model.",
         (r".*rotary_emb\.inv_freq",),
-        # In the first files.
+        # Keys of the first files.
         neutral=("bos_token", "eos_token", "mask_token", "pad_token", "hidden_dropout", "layer_norm_eps"),
     )
 }

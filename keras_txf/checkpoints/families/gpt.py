@@ -7,7 +7,7 @@ from keras_txf.checkpoints.families.seq2seq import bart_side
 from keras_txf.checkpoints.family import Family, Task, decoder_tasks, for_both, sizes
 from keras_txf.checkpoints.weight_map import SAME, Tensor, query_key_value, skip
 
-GPT2 = {  # its kernels are (inputs, outputs), as ours
+GPT2 = {  # kernels in its files are (inputs, outputs), like ours
     "embedding/token": "wte",
     "embedding/position": "wpe",
     **query_key_value("h.{i}.attn.c_attn", kernel=SAME),
@@ -32,7 +32,9 @@ def gpt2(c):
     number, dim, heads = c("n_layer"), c("n_embd"), c("n_head")
     scale = 1 / math.sqrt(dim // heads) if c("scale_attn_weights", True) else 1.0
     by_depth = c("scale_attn_by_inverse_layer_idx", False)
-    c.only("embd_pdrop", c("resid_pdrop", 0.1))  # the builder has one rate for both; no published file has two
+    c.only(
+        "embd_pdrop", c("resid_pdrop", 0.1)
+    )  # the builder has one rate for both keys; no published file has two rates
     return {
         **sizes(c, num_layers="n_layer", dim="n_embd", num_heads="n_head"),
         "intermediate_dim": c("n_inner", None),
@@ -83,7 +85,7 @@ FAMILIES = {
         tasks("GPT2", "GPT2LMHeadModel", tokens="classifier"),
         "transformer.",
         (r"h\.\d+\.attn\.(masked_)?bias",),
-        # Tensors of another head, or copies.
+        # Keys of another head, and copies of other keys.
         neutral=("reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation",
                  "summary_proj_to_labels", "summary_first_dropout", "n_ctx", "n_special", "predict_special_tokens"),
     ),

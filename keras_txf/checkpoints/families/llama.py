@@ -1,5 +1,6 @@
-"""Llama, Mistral, Qwen 2 and 3, SmolLM 3, Gemma 1 to 3: pre-norm decoders with RMS norms, rotary
-positions, groups of heads and gated feed-forward.
+"""Llama, Mistral, Qwen 2 and 3, SmolLM 3, Gemma 1 to 3.
+
+Pre-norm decoders with RMS norms, rotary positions, grouped-query attention and gated feed-forward networks.
 """
 
 import math
@@ -64,7 +65,7 @@ def mistral(c):
 
 
 def layered(c, number, kinds):
-    """Returns the window of each block by `layer_types`; none where `use_sliding_window` is False."""
+    """Returns the window of each block by `layer_types`; None in all blocks if `use_sliding_window` is False."""
     kinds, window = c.each("layer_types", number, kinds), c("sliding_window", 4096)
     return windows(kinds, window if c("use_sliding_window", False) else None)
 
@@ -105,7 +106,7 @@ def smollm3(c):
 def gemma(c, *attends):
     c.only("use_bidirectional_attention", None, False, *attends)
     name, new = c("hidden_act", "gelu_pytorch_tanh"), c("hidden_activation", None)
-    if name == "gelu":  # "gelu" of the first configurations is the tanh approximation
+    if name == "gelu":  # in the first files "gelu" means the tanh approximation
         name = "gelu_pytorch_tanh"
     return {
         **options(c, pad_id=0),
@@ -138,7 +139,7 @@ def gemma3(c):
     bases = {"full_attention": c("rope_theta", 1000000.0), "sliding_attention": c("rope_local_base_freq", 10000.0)}
     window = c("sliding_window", 4096)
     both = {}
-    if c("use_bidirectional_attention", None):  # EmbeddingGemma, whose window is that of both sides together
+    if c("use_bidirectional_attention", None):  # EmbeddingGemma, whose key counts both sides of the window
         both, window = {"causal": False}, window and window // 2 + 1
     return {
         **gemma2(c, True),
@@ -152,7 +153,7 @@ def gemma3(c):
 
 
 def family(name, options, body=BODY, neutral=(), own=None, renamed=None, **heads):
-    """The family of the classes `name`...; `own`: what the names begin with beside that of the language model."""
+    """Returns a family; `name` is the prefix of its language model's class, `own` of its other classes."""
     task = Task(f"{name}ForCausalLM", models.decoder_generator, {"logits": "lm_head"})
     return Family(
         options,

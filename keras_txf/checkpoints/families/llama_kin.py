@@ -29,7 +29,7 @@ def phi3(c):
         raise ValueError(
             "config.json has rotary positions of type 'yarn', which means 'longrope' in Phi-3 and needs 'short_factor'."
         )
-    # Keys of the code in Phi's folders, which the class in transformers does not read.
+    # Keys for the code in Phi's folders, which the class in transformers does not read.
     for key, neutral in (("attention_bias", False), ("mlp_bias", False), ("lm_head_bias", False),
                          ("full_attn_mod", 1), ("interpolate_factor", 1)):  # fmt: skip
         c.not_read(key, neutral)

@@ -1,4 +1,4 @@
-"""Mixtral, Qwen 2 and 3 MoE, OLMoE and gpt-oss: kin of Llama with experts in place of the feed-forward."""
+"""Mixtral, Qwen 2 and 3 MoE, OLMoE and gpt-oss: Llama with experts instead of the feed-forward network."""
 
 import functools
 
@@ -17,7 +17,7 @@ PART = "decoder_{i}/feed_forward/"
 
 
 def experts_apart(module, router, names):
-    """Rows of experts with tensors of their own; `names` are of gate, intermediate and output."""
+    """Returns rows of experts that have a tensor each; `names` names gate, intermediate and output."""
     return {
         **BODY,
         f"{PART}router": Tensor(f"{router}.weight", other=TRANSPOSED),
@@ -39,7 +39,7 @@ QWEN = {
 
 
 def gpt_oss_table(c):
-    """One tensor of all experts, in which the columns of gate and intermediate alternate."""
+    """Returns rows for one tensor of all experts, in which the columns of gate and intermediate alternate."""
     module, width = "layers.{i}.mlp", c("intermediate_size")
     halves = {
         path: tensor
@@ -66,7 +66,7 @@ class ClippedExperts(MixtureOfExperts):
     """gpt-oss's experts: act(min(gate, limit)) * (clip(x, -limit, limit) + 1), and a router with a bias.
 
     Args:
-        sizes, options: see `MixtureOfExperts`; the experts are gated.
+        sizes, options: options of `MixtureOfExperts`; the experts are gated.
         limit: the largest value of both projections.
     """
 
@@ -94,9 +94,9 @@ class ClippedExperts(MixtureOfExperts):
 
 
 def experts(c, number, width, normalize=True, make=MixtureOfExperts, **options):
-    """The layer of experts.
+    """Returns the layer of experts.
 
-    Where the config asks for the router's loss, each layer has its share: transformers has one loss, of all layers.
+    If the config asks for the router's loss, each layer adds its share of the one loss that transformers has.
     """
     loss = c("router_aux_loss_coef", 0.001) / c("num_hidden_layers")
     return make(
@@ -111,7 +111,7 @@ def experts(c, number, width, normalize=True, make=MixtureOfExperts, **options):
 
 
 def with_moe_layers(options, layers):
-    """The options with layers of experts in some blocks, or in all."""
+    """Returns the options with layers of experts in some blocks, or in all blocks."""
     found = {**options, "feed_forward": layers, "feed_forward_bias": None}
     if None not in layers:
         for name in ("intermediate_dim", "activation", "gated", "feed_forward_bias"):
@@ -120,10 +120,10 @@ def with_moe_layers(options, layers):
 
 
 def sparse(c, options, layer):
-    """Experts in each block but those of `mlp_only_layers`, and those between `decoder_sparse_step`."""
+    """Returns the options with experts in each `decoder_sparse_step`-th block that is not in `mlp_only_layers`."""
     dense, step = c("mlp_only_layers", None) or [], c("decoder_sparse_step", 1)
-    has = [i not in dense and (i + 1) % step == 0 for i in range(options["num_layers"])]
-    return with_moe_layers(options, [layer if one else None for one in has])
+    is_sparse = [i not in dense and (i + 1) % step == 0 for i in range(options["num_layers"])]
+    return with_moe_layers(options, [layer if sparse else None for sparse in is_sparse])
 
 
 def mixtral(c):
@@ -182,7 +182,7 @@ def olmoe(c):
 def gpt_oss(c):
     c.only("swiglu_alpha", 1.702)
     c.only("hidden_act", "silu")
-    if not (c("rope_parameters", None) or c("rope_scaling", None)):  # transformers then has YaRN all the same
+    if not (c("rope_parameters", None) or c("rope_scaling", None)):  # transformers then uses YaRN anyway
         raise ValueError("config.json must have 'rope_parameters' or 'rope_scaling'; received neither.")
     number = c("num_hidden_layers")
     kinds = ["full_attention" if i % 2 else "sliding_attention" for i in range(number)]

@@ -1,4 +1,4 @@
-"""ModernBERT and its decoder: pre-norm, with rotary positions, gated feed-forward and windows."""
+"""ModernBERT and its decoder: pre-norm blocks with rotary positions, gated feed-forward networks and windows."""
 
 from keras_txf import models
 from keras_txf.checkpoints.families.rotary import positions, windows
@@ -33,7 +33,7 @@ CLASSES = {**HEAD, "logits": "classifier"}
 
 @register
 class FirstResidual(Residual):
-    """The residual stream of the first block, whose attention has no norm: a norm follows the embedding."""
+    """The residual stream of the first block, whose attention has no norm, because a norm follows the embedding."""
 
     def norms_of(self, block, sublayer):
         return [] if sublayer == "attention" else super().norms_of(block, sublayer)
@@ -95,7 +95,7 @@ def options(c):
 
 
 def decoder(c):
-    found, width = options(c), c("sliding_window", c("local_attention", 128) // 2)  # the token itself included
+    found, width = options(c), c("sliding_window", c("local_attention", 128) // 2)  # includes the token itself
     window = [width if window else None for window in found["window"]]
     return {**found, "window": window, "pad_id": c.pad_id_of_decoder(50283)}
 
@@ -114,7 +114,7 @@ def pooling(c):
     return {"pooling": "mean" if c("classifier_pooling", "cls") == "mean" else "first"}
 
 
-# Keys of the first files that change no number. The model has no position embeddings, whatever the last key says.
+# Keys of the first files without an effect. The model has no position embeddings, even if the last key asks for them.
 NEUTRAL = (
     "reference_compile", "repad_logits_with_grad", "deterministic_flash_attn", "sparse_pred_ignore_index",
     "layer_norm_eps", "position_embedding_type",
@@ -161,6 +161,6 @@ FAMILIES = {
         ),
         "model.",
         (r".*rotary_emb\..*inv_freq",),
-        neutral=(*NEUTRAL, "classifier_pooling"),  # its classifier takes the last token
+        neutral=(*NEUTRAL, "classifier_pooling"),  # the decoder's classifier takes the last token
     ),
 }  # fmt: skip

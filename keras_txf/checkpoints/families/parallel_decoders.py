@@ -11,7 +11,7 @@ ONE_NORM = "parallel_one_norm"
 
 
 def in_blocks(prefix, rows):
-    """The rows of a block, whose names in the checkpoint have a prefix."""
+    """Returns the rows of a block with a prefix before their names in the checkpoint."""
     return {f"decoder_{{i}}/{ours}": f"{prefix}.{{i}}.{theirs}" for ours, theirs in rows.items()}
 
 
@@ -83,7 +83,7 @@ COMMON = {
 
 
 def options(c, activation="gelu", epsilon="layer_norm_eps"):
-    """The options of the families whose keys are those of Llama, with layer norms."""
+    """Returns the options of families with Llama's keys and layer norms."""
     return {
         **COMMON,
         **sizes(c),
@@ -102,7 +102,7 @@ def rotary(c, base, **how):
 
 def neox(c):
     base, fraction = c("rotary_emb_base", 10000.0), c("rotary_pct", 0.25)
-    # Transformers 4 wrote both under these names too, which its class does not read.
+    # Transformers 4 also wrote both values under these keys, which its class does not read.
     c.not_read("rope_theta", base)
     c.not_read("partial_rotary_factor", fraction)
     return {
@@ -149,7 +149,7 @@ def phi(c):
 
 def falcon(c):
     c.only("alibi", False)  # transformers computes its slopes in bfloat16
-    for key in ("hidden_dropout", "attention_dropout"):  # of the sum of both sublayers, or ignored
+    for key in ("hidden_dropout", "attention_dropout"):  # rate on the sum of both sublayers, or ignored
         c.only(key, 0.0)
     heads, new, parallel = c("num_attention_heads"), c("new_decoder_architecture", False), c("parallel_attn", True)
     kv_heads, old_kv_heads = c("num_kv_heads", None) or heads, 1 if c("multi_query", True) else heads
@@ -188,7 +188,7 @@ def cohere(c):
 
 
 def stablelm(c):
-    c.only("hidden_dropout", 0.0)  # of the feed-forward alone
+    c.only("hidden_dropout", 0.0)  # rate of the feed-forward network alone
     return {
         **options(c, "silu"),
         **rotary(c, c("rope_theta", 10000.0), fraction=0.25),
@@ -204,7 +204,7 @@ def stablelm(c):
 
 
 def bloom_sizes(c):
-    """The sizes; `n_embed` of the files of 2022 holds."""
+    """Returns the sizes; `n_embed` of the files of 2022 overrides `hidden_size`."""
     dim = c("hidden_size", 64)
     return {"dim": c("n_embed", None) or dim, "num_heads": c("n_head", 8), "num_layers": c("n_layer", 2)}
 
@@ -252,7 +252,7 @@ FAMILIES = {
     "phi": family("Phi", phi, PHI, "model.", bias=True),
     "falcon": family(
         "Falcon", falcon, falcon_table, "transformer.",
-        ("apply_residual_connection_post_layernorm", "ff_factor", "n_head", "n_layer"),  # the last two of early files
+        ("apply_residual_connection_post_layernorm", "ff_factor", "n_head", "n_layer"),  # the last two: early files
         tokens="classifier", rate=0.0,
     ),
     "cohere": family("Cohere", cohere, llama.BODY, "model.", ("model_max_length",), sequences=False, tokens=None),

@@ -1,15 +1,15 @@
-"""Rotary positions and windows of a configuration, block by block."""
+"""Reads rotary positions and windows from a config.json, block by block."""
 
 from keras_txf.checks import short_repr
 from keras_txf.layers import Rotary
 from keras_txf.ops.rotary import ROTARY_SCALINGS, scaling_options
 
-# Type of positions -> the keys that it reads.
+# Type of rotary positions -> the keys that it reads.
 OPTIONS = {"default": (), **{kind: scaling_options(kind) for kind in ROTARY_SCALINGS}}
 
 
 def windows(kinds, window):
-    """Returns the window of each block, None but for the kind "sliding_attention"."""
+    """Returns the window of each block: None for the kind "full_attention"."""
     unknown = sorted(map(str, set(kinds) - {"full_attention", "sliding_attention"}))
     if unknown:
         raise ValueError(
@@ -22,12 +22,12 @@ def positions(c, kinds, bases, used=None, scaled=("full_attention",), fraction=N
     """Returns a `Rotary` for each block, one for all blocks of a kind.
 
     Args:
-        c: the config, old or new: `rope_theta` and `rope_scaling`, or `rope_parameters`, with kinds or without.
+        c: the config, with `rope_theta` and `rope_scaling` (old), or `rope_parameters` (new), by kinds or not.
         kinds: list, the kind of each block.
-        bases: dict of kinds -> the base where `rope_parameters` has none.
-        used: list, whether each block has positions at all; default: all.
-        scaled: the kinds that `rope_scaling` is for.
-        fraction: the share of features that turn where the config has none; None: all turn, and the family's class in
+        bases: dict of kinds -> the base, if `rope_parameters` has none.
+        used: list, whether each block has positions at all; default: all blocks.
+        scaled: the kinds that `rope_scaling` applies to.
+        fraction: default share of rotated features; None: all features are rotated, and the family's class in
             transformers reads no `partial_rotary_factor`.
         interleaved: see `Rotary`.
     """
@@ -39,7 +39,7 @@ def positions(c, kinds, bases, used=None, scaled=("full_attention",), fraction=N
             raise ValueError(f"config.json must have `layer_types` in {sorted(bases)}; received {short_repr(kind)}.")
         own = new.get(kind) or {} if has_kinds else new
         paths = dict.fromkeys(own, f"rope_parameters.{kind}." if has_kinds else "rope_parameters.")
-        if old and kind in scaled:  # transformers then reads no `rope_parameters`, but for those of kinds
+        if old and kind in scaled:  # transformers then reads `rope_parameters` only if they have kinds
             own = {**own, **old} if has_kinds else old
             paths.update(dict.fromkeys(old, "rope_scaling."))
         paths = {key: f"{path}{key}" for key, path in paths.items()}
@@ -50,7 +50,7 @@ def positions(c, kinds, bases, used=None, scaled=("full_attention",), fraction=N
 
 
 def rotary(c, parameters, name, fraction, interleaved, paths):
-    """Returns the `Rotary` of a kind; `paths` are those of the parameters in config.json."""
+    """Returns the `Rotary` of a kind; `paths` holds the paths of the parameters in config.json."""
     scaling = {key: value for key, value in parameters.items() if value is not None}
     base, trained = scaling.pop("rope_theta"), c("original_max_position_embeddings", None)
     if fraction is None:
@@ -65,7 +65,7 @@ def rotary(c, parameters, name, fraction, interleaved, paths):
         fraction = scaling.pop("partial_rotary_factor", c("partial_rotary_factor", fraction))
     kind = scaling.pop("rope_type", None) or scaling.pop("type", "default")
     scaling.pop("type", None)
-    if kind == "su" or kind != "default" and "short_factor" in scaling:  # of the first files of Phi-3
+    if kind == "su" or kind != "default" and "short_factor" in scaling:  # the first files of Phi-3
         kind = "longrope"
     check_known(c, kind, scaling, paths)
     if kind == "default":
@@ -75,15 +75,17 @@ def rotary(c, parameters, name, fraction, interleaved, paths):
     if kind in ("yarn", "longrope", "llama3"):
         own = scaling.get("original_max_position_embeddings", c("max_position_embeddings"))
         scaling["original_max_position_embeddings"] = own if trained is None else trained
-    if kind == "longrope" or kind == "yarn" and "factor" in parameters:  # of null: transformers then divides too
+    if (
+        kind == "longrope" or kind == "yarn" and "factor" in parameters
+    ):  # also for null, for which transformers divides too
         scaling.setdefault("factor", c("max_position_embeddings") / scaling["original_max_position_embeddings"])
     return Rotary(base, fraction, {"type": kind, **scaling}, interleaved, name=name)
 
 
 def check_known(c, kind, scaling, paths):
-    """Takes the keys that no type reads out of a scaling; refuses keys that other types read.
+    """Removes the keys that no type reads from a scaling; raises ValueError for keys that only other types read.
 
-    Transformers reads neither. `attn_factor`, which vLLM reads, is one of the first.
+    Transformers reads neither. `attn_factor`, which vLLM reads, is a key that no type reads.
     """
     for key in sorted(scaling.keys() - set().union(*OPTIONS.values())):
         c.note_unread({paths[key]: scaling.pop(key)})
@@ -97,10 +99,10 @@ def check_known(c, kind, scaling, paths):
 
 
 def with_lengths(options):
-    """Returns a builder's options with the most tokens that the scaling of its `Rotary` layers is for.
+    """Returns a builder's options with the `max_length` that the scaling of its `Rotary` layers reaches.
 
-    Positions of type "dynamic" adapt to any length. Those of "yarn" reach `factor` times the trained length: published
-    files often leave `max_position_embeddings` at the trained length.
+    Positions of type "dynamic" adapt to any length. Positions of type "yarn" reach `factor` times the trained length,
+    but published files often leave `max_position_embeddings` at the trained length.
     """
     attention, given = options.get("attention"), options.get("position")
     layers = given if isinstance(given, list) else [getattr(attention, "position", None)]
@@ -117,7 +119,7 @@ def with_lengths(options):
 
 
 def check_fraction(fraction, head_dim):
-    """Raises ValueError where transformers, which rounds down, would turn other features than `Rotary`."""
+    """Raises ValueError if transformers, which rounds down, would rotate other features than `Rotary`."""
     if int(head_dim * fraction) != round(head_dim * fraction):
         raise ValueError(
             "config.json must have a `partial_rotary_factor` (`rotary_pct`) that times the width of a head is a whole "

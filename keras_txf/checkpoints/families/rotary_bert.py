@@ -30,7 +30,7 @@ GTE = {
     "encoder_{i}/feed_forward_norm": "encoder.layer.{i}.mlp_ln",
 }
 
-# What transformers calls the modules of these files.
+# The modules of these files -> their names in transformers.
 LAYER = r"layers.\1"
 RENAMED = {
     r"emb_ln": "embeddings.LayerNorm",

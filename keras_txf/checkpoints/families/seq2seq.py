@@ -1,4 +1,4 @@
-"""BART, mBART, Marian, Pegasus and M2M100; Whisper: encoder-decoders."""
+"""BART, mBART, Marian, Pegasus, M2M100 and Whisper: encoder-decoders."""
 
 import dataclasses
 import functools
@@ -10,10 +10,10 @@ from keras_txf.layers import AudioEmbedding
 
 
 def bart_side(side):
-    """The rows of the blocks of one side, and of the norms around them."""
+    """Returns the rows of the blocks of one side, and of the norms around the blocks."""
     return {
         f"{side}_embedding_norm": f"{side}.layernorm_embedding",
-        f"{side}_norm": f"{side}.layer_norm",  # mBART, Pegasus, M2M100 and Whisper alone
+        f"{side}_norm": f"{side}.layer_norm",  # only in mBART, Pegasus, M2M100 and Whisper
         **projections(f"{side}_{{i}}/attention", f"{side}.layers.{{i}}.self_attn", OUT_PROJ),
         f"{side}_{{i}}/attention_norm": f"{side}.layers.{{i}}.self_attn_layer_norm",
         f"{side}_{{i}}/feed_forward/intermediate": f"{side}.layers.{{i}}.fc1",
@@ -57,15 +57,15 @@ MARIAN = {
 
 
 def bart(c, pad_id=1, start_id=2, placement="post", positions="learned", embedding_norm=True, scaled=False):
-    """Returns the options of BART and of those that differ from it in the arguments.
+    """Returns the options of BART, or of a family that differs from BART in the arguments.
 
     Args:
         pad_id, start_id, scaled: defaults of `pad_token_id`, `decoder_start_token_id` and `scale_embedding`.
-        placement: of the norms, after each sublayer ("post") or before it.
+        placement: placement of the norms, after each sublayer ("post") or before it ("pre").
         positions: "learned", or the sinusoids of the family.
         embedding_norm: whether a norm follows the embedding.
     """
-    # What other code of the first files read of them; transformers has a class for each answer.
+    # Keys for the code of the first files; transformers has a class for each of their values.
     c.not_read("add_bias_logits", False)
     c.not_read("normalize_before", placement == "pre")
     c.not_read("add_final_layer_norm", placement == "pre")
@@ -103,7 +103,7 @@ def blocks_of_both(c, placement):
 
 
 def whisper(c):
-    c.only("apply_spec_augment", False)  # masks of the spectrogram in training
+    c.only("apply_spec_augment", False)  # it masks the spectrogram in training
     options = blocks_of_both(c, "pre")
     embedding = AudioEmbedding(c("d_model"), max_length=c("max_source_positions", 1500), name="source_embedding")
     return {
@@ -127,7 +127,7 @@ def marian(c):
 
 
 def with_positions(options):
-    """The options of a file that holds the positions of both sides."""
+    """Returns the options for a file that holds the positions of both sides."""
     shared = "tokens" if options["share_embeddings"] else False
     return {**options, "position_encoding": "fixed", "share_embeddings": shared}
 
@@ -147,10 +147,10 @@ def pegasus(c):
 
 
 def m2m_100(c):
-    c.only("pad_token_id", 1)  # positions begin after it
+    c.only("pad_token_id", 1)  # positions begin after this id
     if c("decoder_start_token_id", 2) == 1:
         raise ValueError(
-            "config.json must have another `decoder_start_token_id` than the `pad_token_id`, which has no position; "
+            "config.json must have a `decoder_start_token_id` that differs from `pad_token_id`, which has no position; "
             "received 1 for both."
         )
     return {
@@ -165,13 +165,13 @@ def plain(architecture, logits="lm_head", whole=True):
 
 
 def one_text(options):
-    """The options of a classifier in those of an encoder-decoder: both sides read one text."""
+    """Returns the options of a classifier from an encoder-decoder's options: both sides read one text."""
     of_pair = ("source_vocab_size", "target_vocab_size", "logit_scale")
     return {"vocab_size": options["source_vocab_size"], **{k: v for k, v in options.items() if k not in of_pair}}
 
 
 def classifiers(name, end_id, whole=True, head=lambda c: {}):
-    """The tasks of classes of a text and of spans; `end_id` is the default of `eos_token_id`."""
+    """Returns the tasks of a text classifier and of spans; `end_id` is the default of `eos_token_id`."""
     rows = {"head": "classification_head.dense", "logits": "classification_head.out_proj"}
     sequences = classes(
         f"{name}ForSequenceClassification",
@@ -194,7 +194,7 @@ def classifiers(name, end_id, whole=True, head=lambda c: {}):
 
 
 def with_bias(architecture):
-    """The task of logits that may have a bias, which transformers keeps in a buffer."""
+    """Returns the task of a model whose logits may have a bias, which transformers keeps in a buffer."""
     rows = {"logits": "lm_head", "logit_adjustment/bias": Tensor("final_logits_bias", other=ONE_ROW)}
     optional = {"logit_bias": "final_logits_bias"}
     return {"seq2seq": Task(architecture, models.encoder_decoder, rows, optional=optional)}

@@ -1,4 +1,4 @@
-"""T5, mT5, UMT5 and T5Gemma: encoder-decoders, and their encoders alone."""
+"""T5, mT5, UMT5 and T5Gemma: encoder-decoders, and their encoders as models."""
 
 import dataclasses
 import math
@@ -33,7 +33,7 @@ T5 = {
 
 
 def t5_table(c, default="relu"):
-    """Names the one feed-forward projection `wi`; of a gated pair it is `wi_1`."""
+    """Returns the rows; the intermediate projection is `wi`, or `wi_1` if the network is gated."""
     wide = "wi_1" if gated(c, default) else "wi"
     return {
         **T5,
@@ -47,7 +47,7 @@ def gated(c, default="relu"):
 
 
 def t5(c, feed_forward="relu", own_biases=False):
-    """Returns the options of T5; `own_biases`: whether each block has a table of biases (UMT5), not the first alone."""
+    """Returns the options of T5; with `own_biases` each block has a table of biases (UMT5), not only the first."""
     number, dim, heads, rate = c("num_layers"), c("d_model"), c("num_heads"), c("dropout_rate", 0.1)
     blocks = {"encoder": number, "decoder": c("num_decoder_layers", None) or number}
     activation = c("feed_forward_proj", feed_forward).removeprefix("gated-")
@@ -87,7 +87,7 @@ def t5(c, feed_forward="relu", own_biases=False):
         "start_id": c("decoder_start_token_id", 0),
         "scale_embedding": False,
         "share_embeddings": True,
-        # Transformers 4 has one key for tying and scaling, transformers 5 one for each.
+        # Transformers 4 has one key for tying and scaling, transformers 5 has two keys.
         "logit_scale": 1 / math.sqrt(dim) if c("scale_decoder_outputs", c("tie_word_embeddings", True)) else None,
         "encoder_options": bias("encoder"),
         "decoder_options": bias("decoder"),
@@ -111,7 +111,7 @@ def umt5_table(c):
 
 
 def gemma_side(side):
-    """The rows of one side of T5Gemma, whose blocks are those of Gemma 2."""
+    """Returns the rows of one side of T5Gemma, which has the blocks of Gemma 2."""
     table = {
         **llama.SANDWICH,
         "decoder_{i}/attention_norm": "layers.{i}.pre_self_attn_layernorm",
@@ -139,14 +139,14 @@ OF_PAIR = ("source_vocab_size", "target_vocab_size", "num_decoder_layers", "star
 def t5gemma(c):
     sides, rate, attention_rate = [], c("dropout_rate", 0.0), c("attention_dropout", 0.0)
     for part in (c.part("encoder"), c.part("decoder")):
-        # Transformers puts values of its own in their places.
+        # Transformers overwrites the values of these keys.
         for key in ("is_decoder", "dropout_rate", "cross_attention_hidden_size", "tie_word_embeddings"):
             part(key, None)
         c.only("pad_token_id", part.pad_id(0))
         sides.append({**llama.gemma2(part), "attention_dropout": attention_rate})
         part.check_all_known(())
     source, target = ({name: side.pop(name) for name in OF_SIDE} for side in sides)
-    # An encoder attends to so many tokens on each side and to itself.
+    # A token of the encoder attends to this number of tokens on each side, and to itself.
     sides[0]["window"] = [window and window + 1 for window in sides[0]["window"]]
     return {
         "source_vocab_size": source["vocab_size"],
@@ -166,12 +166,12 @@ def t5gemma(c):
 
 
 def encoder_alone(options):
-    """The options of the encoder in those of an encoder-decoder."""
+    """Returns the options of an encoder from an encoder-decoder's options."""
     shared = {name: value for name, value in options.items() if name not in OF_PAIR}
     return {**shared, "vocab_size": options["source_vocab_size"], **options["encoder_options"]}
 
 
-# A table in one old file, which no model uses.
+# A table in one old file that no model uses.
 UNUSED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
 
 
@@ -197,7 +197,7 @@ def t5_family(name, options, tensors, prefix="transformer.", logits="lm_head", h
 
 
 def heads(name):
-    """T5's classifiers: of a text and of spans with both sides, of tokens with the encoder alone."""
+    """Returns T5's classifiers: of texts and spans with both sides, of tokens with the encoder alone."""
     tokens = classes(
         f"{name}ForTokenClassification", models.token_classifier, {"logits": "classifier"},
         lambda c: {"head_dropout": c("classifier_dropout", 0.0)},

@@ -35,7 +35,7 @@ OF_DINO = {
 }
 DINOV2 = {**EMBEDDING, **ATTENTION, **{path: f"encoder.{name}" for path, name in OF_DINO.items()}}
 REGISTERS = {"embedding/register_tokens": Tensor("embeddings.register_tokens", other=ONE_ROW)}
-DINOV3 = {  # its projections have the names of Llama's
+DINOV3 = {  # its projections have the same names as in Llama
     **{
         path.replace("decoder_", "encoder_"): name.replace("layers.", "layer.").replace("self_attn", "attention")
         for path, name in llama.BODY.items()
@@ -47,7 +47,7 @@ DINOV3 = {  # its projections have the names of Llama's
 
 
 def renamed(blocks):
-    """What transformers 5 calls the projections of attention; `blocks` is the name of the list of blocks."""
+    """Returns the names of attention's projections in transformers 5; `blocks` is the name of the list of blocks."""
     layer, new = r"encoder\.layer\.(\d+)\.attention", rf"{blocks}.\1.attention"
     parts = {rf"{layer}\.attention\.{part}": f"{new}.{part[0]}_proj" for part in ("query", "key", "value")}
     return {**parts, rf"{layer}\.output\.dense": f"{new}.o_proj"}
@@ -62,12 +62,15 @@ RENAMED = {
 
 
 def pairs(c):
-    """Height and width of images, and of patches."""
+    """Returns height and width of images, and of patches."""
     return checks.pair("image_size", c("image_size", 224)), checks.pair("patch_size", c("patch_size", 16))
 
 
 def patch(c, name="embeddings.patch_embeddings.projection"):
-    """The row of the patches' kernel: (dim, channels, height, width) there, (height · width · channels, dim) here."""
+    """Returns the row of the patches' kernel.
+
+    The kernel is (dim, channels, height, width) in files, (height · width · channels, dim) here.
+    """
     shape = (*pairs(c)[1], c("num_channels", 3), c("hidden_size"))
     kernel = Transform(
         lambda x: np.transpose(x, (2, 3, 1, 0)).reshape(-1, x.shape[0]),
@@ -77,7 +80,10 @@ def patch(c, name="embeddings.patch_embeddings.projection"):
 
 
 def square(c, key, default):
-    """The side of a square; refuses others: transformers has no positions for them, or takes them for squares."""
+    """Returns the side of a square.
+
+    Raises ValueError for other sizes: transformers has no positions for them, or treats them as squares.
+    """
     height, width = checks.pair(key, c(key, default))
     if height != width:
         raise ValueError(f"config.json must have a square as `{key}`; received {height} and {width}.")
@@ -123,7 +129,7 @@ def deit(c):
 
 
 def dinov2(c):
-    c.only("hidden_dropout_prob", 0.0)  # of the embedding alone; no published file has another
+    c.only("hidden_dropout_prob", 0.0)  # rate of the embedding alone; no published file has another value
     square(c, "image_size", 224)
     number, inner, gated = c("num_hidden_layers"), int(c("hidden_size") * c("mlp_ratio", 4)), c("use_swiglu_ffn", False)
     activation = c.activation("hidden_act", "gelu")
@@ -138,9 +144,9 @@ def dinov2(c):
 
 
 def registers(c, default):
-    """The number of registers; refuses none, of which transformers writes a tensor of no numbers."""
+    """Returns the number of registers; raises ValueError for 0, for which transformers writes an empty tensor."""
     if not (number := c("num_register_tokens", default)):
-        raise ValueError("config.json must have `num_register_tokens` from 1 on; received 0.")
+        raise ValueError("config.json must have at least 1 for `num_register_tokens`; received 0.")
     return number
 
 
@@ -179,7 +185,7 @@ def tasks(name, options=lambda c: {}, head=None):
 
 
 OF_BACKBONES = ("apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names")
-MASK = (r"embeddings\.mask_token",)  # of a head that is not built
+MASK = (r"embeddings\.mask_token",)  # tensor of a head that is not built
 POOLED = ("encoder_stride", "pooler_act", "pooler_output_size")  # keys of other heads
 FAMILIES = {
     "vit": Family(
@@ -209,7 +215,7 @@ FAMILIES = {
         tasks("Dinov2", lambda c: {"pooling": "first_and_others"}),
         "dinov2.",
         kept=MASK,
-        # Of the model as a part of another.
+        # Keys of backbones.
         neutral=(*OF_BACKBONES, "use_mask_token"),
         renamed=renamed("encoder.layer"),
     ),
@@ -227,7 +233,7 @@ FAMILIES = {
         lambda c: {**DINOV3, **patch(c, "embeddings.patch_embeddings")},
         {"image_encoder": Task("DINOv3ViTModel", models.image_encoder, whole=False)},
         kept=MASK,
-        # Of the model as a part of another; and how training moves the positions, which we do not.
+        # Keys of backbones, and of moved positions in training, which we do not support.
         neutral=(*OF_BACKBONES, "pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale"),
         renamed={r"layer\.(.*)": r"model.layer.\1"},
     ),
