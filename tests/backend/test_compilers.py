@@ -108,7 +108,9 @@ def test_jax_holds_one_weight_of_bfloat16_in_float32(monkeypatch, steps):
     ("bfloat16", 2000, [True, False]),
     ("bfloat16", 1000, []),  # on a CPU XLA would hold them in float32 too: 2.2 GB for one of bfloat16
 ])  # fmt: skip
-def test_xla_compiles_so_many_functions_and_none_of_large_weights_of_bfloat16(monkeypatch, dtype, large, expected):
+def test_xla_compiles_a_limited_number_of_functions_and_none_with_large_bfloat16_weights(
+    monkeypatch, dtype, large, expected
+):
     asked, own = [], compilers._one_more_by_xla
     monkeypatch.setattr(compilers, "_xla_functions", 0)
     monkeypatch.setattr(compilers, "XLA_FUNCTIONS", 1)

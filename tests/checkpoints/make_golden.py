@@ -30,7 +30,7 @@ SMALL = dict(
 
 
 def smaller(options):
-    """The options with small sizes, those of the parts of a model too."""
+    """Returns the options with small sizes, in the parts of a model too."""
     parts = {name: smaller(value) for name, value in options.items() if isinstance(value, dict)}
     return {**options, **{name: value for name, value in SMALL.items() if options.get(name) is not None}, **parts}
 

@@ -1,4 +1,4 @@
-"""Values of config.json that make no model, and keys that no family reads: ignored with a warning, or refused."""
+"""Values of config.json that raise ValueError, and keys that no family reads: ignored with a warning, or an error."""
 
 import ast
 import json
@@ -210,7 +210,7 @@ PUBLISHED = {  # keys of files on the Hub that no class of transformers reads
 def test_one_warning_names_all_keys_that_nothing_reads(folders, tmp_path):
     with pytest.warns(UserWarning) as found:
         model = load(folders["llama"], {**LLAMA, **PUBLISHED})
-    ours = [warning for warning in found if "config.json" in str(warning.message)]  # TensorFlow has some of its own
+    ours = [warning for warning in found if "config.json" in str(warning.message)]  # TensorFlow gives other warnings
     assert len(ours) == 1 and ours[0].filename == __file__
     assert not [key for key in PUBLISHED if f"'{key}'" not in str(ours[0].message)]
     txf.checkpoints.save(model, tmp_path)
@@ -225,7 +225,7 @@ def test_one_warning_names_all_keys_that_nothing_reads(folders, tmp_path):
     (BERT, {"is_decoder": True, "is_encoder_decoder": True}),
     (GPT2, {"alibi": True}),
 ])  # fmt: skip
-def test_a_key_that_changes_a_model_is_refused_but_for_ignore(folders, config, changed, tmp_path):
+def test_a_key_that_changes_a_model_raises_value_error_without_ignore(folders, config, changed, tmp_path):
     folder = folders[config["model_type"]]
     for key, value in changed.items():
         configured(folder, {**config, key: value})
@@ -250,7 +250,7 @@ def test_ignore_must_name_keys_of_the_file(folders):
 
 
 def test_keys_of_positions_that_their_type_does_not_read(folders, tmp_path):
-    """Transformers reads none of them: what no type has is ignored, what another type has is refused."""
+    """Transformers reads no such key: a key of no type is ignored, a key of another type raises ValueError."""
     scaling = {"type": "linear", "factor": 2.0, "beta_fast": 32, "attn_factor": 0.9, "finetuned": True}
     folder = configured(folders["llama"], {**LLAMA, "rope_scaling": scaling})
     named = "rope_scaling.beta_fast"
@@ -262,7 +262,7 @@ def test_keys_of_positions_that_their_type_does_not_read(folders, tmp_path):
     txf.checkpoints.save(model, tmp_path)
     del scaling["beta_fast"]
     assert json.loads((tmp_path / "config.json").read_text())["rope_scaling"] == scaling
-    refused(lambda: txf.checkpoints.load(folder, ignore=["rope_scaling.x"]), ["['rope_scaling.x']", "has not"])
+    refused(lambda: txf.checkpoints.load(folder, ignore=["rope_scaling.x"]), ["['rope_scaling.x']", "missing"])
     for form in ({"rope_scaling": {"factor": 2.0}}, {"rope_parameters": {"rope_theta": 50.0, "factor": 2.0}}):
         [place] = form
         refused(lambda form=form: load(folder, LLAMA, **form), ["'default'", f"ignore=['{place}.factor']"])

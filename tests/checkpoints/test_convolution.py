@@ -58,7 +58,7 @@ def test_each_block_of_an_encoder_has_its_own_or_none():
     drawing.assert_same(model(ids[:1])[:, :3], model(ids[:1, :3]))  # padding counts as what is beyond the end
 
 
-def test_bad_convolutions_are_refused():
+def test_bad_convolutions_raise_value_error():
     residual = ConvolutionResidual()
     for options, words in (({"norm_placement": "pre"}, ["'post'", "'pre'"]), ({"causal": True}, ["causal=False"])):
         refused(lambda: txf.layers.EncoderBlock(2, residual=residual, **options), ["`ConvolutionResidual`", *words])

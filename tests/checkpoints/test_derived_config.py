@@ -1,4 +1,4 @@
-"""The config.json that `save` derives for a model that was never loaded, and what it refuses."""
+"""The config.json that `save` derives for a model that was never loaded, and models that raise ValueError."""
 
 import copy
 
@@ -96,7 +96,7 @@ def test_a_copy_of_a_model_never_loaded_is_saved(case, copied, tmp_path):
     ({"position": Rotary(7.0)}, "position=None in block 0; received a model with position='Rotary'"),
     ({"share_blocks": 1}, "share_blocks=None; received a model with share_blocks=1"),
 ])  # fmt: skip
-def test_what_the_family_cannot_express_is_refused(options, words, tmp_path):
+def test_a_model_that_the_family_cannot_express_raises_value_error(options, words, tmp_path):
     model = build(**{**GPT2, **options})
     refused(lambda: save(model, tmp_path / "new", family="gpt2"), ["`family` must be able to express", "'gpt2'", words])
     assert not (tmp_path / "new").exists()
@@ -121,7 +121,7 @@ def rewired(model, how):
     ("plain", None), ("twice", "share_blocks=2"), ("turned", "in another way"), ("skip", "in another way"),
     ("scaled", "in another way"),
 ])  # fmt: skip
-def test_a_model_wired_by_hand_is_saved_or_refused(how, words, tmp_path):
+def test_a_model_wired_by_hand_is_saved_or_raises_value_error(how, words, tmp_path):
     model = build(**GPT2)
     wired = rewired(model, how)
     if words is None:

@@ -97,7 +97,7 @@ PUBLISHED = [  # what published files say besides, which changes nothing
     ("cohere", {"model_max_length": 131072}), ("phi3", {"embd_pdrop": 0.0, "original_max_position_embeddings": 4096}),
     ("gpt_oss", {"initial_context_length": 4096, "experts_per_token": 4}),
     ("deberta", {"padding_idx": 0}), ("deberta-v2", {"attention_head_size": 4, "conv_groups": 1}),
-    # Of a head that the file has not.
+    # Keys of a head that the file does not have.
     ("deberta-v2", {"pooler_hidden_size": 64, "pooler_dropout": 0.1, "pooler_hidden_act": "snake"}),
     ("albert", {"gap_size": 0, "net_structure_type": 0, "down_scale_factor": 1, "num_memory_blocks": 0,
                 "layers_to_keep": []}),
@@ -160,7 +160,7 @@ CLASSES = {"architectures": ["EuroBertForSequenceClassification"], "num_labels":
     ("t5gemma", {"pad_token_id": 3}, ["'pad_token_id'", "3"]),
     ("t5gemma", {"encoder": 3}, ["`encoder`", "JSON object", "3"]),
 ])  # fmt: skip
-def test_models_that_are_not_built_are_refused(family, changes, words, tmp_path):
+def test_models_that_are_not_built_raise_value_error(family, changes, words, tmp_path):
     refused(lambda: load(changed_folder(family, tmp_path, **changes)), ["config.json", *words])
 
 
@@ -174,7 +174,7 @@ def test_models_that_are_not_built_are_refused(family, changes, words, tmp_path)
     ("t5gemma", "encoder", {"kv_lora_rank": 4}, ["encoder of config.json", "kv_lora_rank"]),
     ("t5gemma", "decoder", {"kv_lora_rank": 4}, ["decoder of config.json", "kv_lora_rank"]),
 ])  # fmt: skip
-def test_parts_that_are_not_built_are_refused(family, part, changes, words, tmp_path):
+def test_parts_that_are_not_built_raise_value_error(family, part, changes, words, tmp_path):
     values = {**parts(family)[0][part], **changes}
     refused(lambda: load(changed_folder(family, tmp_path, **{part: values})), words)
 
@@ -203,7 +203,7 @@ def test_frequencies_of_esm_in_each_block(tmp_path):
     refused(lambda: load(write(tmp_path, config, arrays)), ["layer.1", "differ"])
 
 
-def test_a_decoder_that_attends_both_ways_is_no_language_model(tmp_path):
+def test_a_decoder_that_attends_both_ways_is_not_a_language_model(tmp_path):
     config, arrays = parts("gemma3_text")
     folder = write(tmp_path, {**config, "use_bidirectional_attention": True}, arrays)
     refused(lambda: load(folder), ["`use_bidirectional_attention`", "'causal_lm'", "task='encoder'"])
@@ -240,7 +240,7 @@ def test_the_token_of_masked_patches_is_passed_over_and_comes_back(family, tmp_p
 
 
 def test_the_body_and_both_heads_of_a_file_of_deberta_v3(tmp_path):
-    """It has no class in config.json, and the decoder of pretraining beside the body: the old head by other names."""
+    """It has no class in config.json, and tensors of the pretraining head under older names."""
     config, arrays = parts("deberta-v2")
     config = {name: value for name, value in config.items() if name not in ("architectures", "legacy")}
     new = "lm_predictions.lm_head."
@@ -266,7 +266,7 @@ def test_the_first_files_of_clip(tmp_path):
 
 
 def test_a_tower_under_the_names_of_transformers_4(tmp_path):
-    """A projection beside it is ignored."""
+    """A projection next to the body is ignored."""
     for side in ("vision", "text"):
         config, tensors = parts(f"clip_{side}_model")
         tensors = {f"{side}_model.{name}": tensor for name, tensor in tensors.items()}

@@ -63,7 +63,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2
 
 @pytest.mark.parametrize("name", [CONFIG, INDEX, "model-00002-of-00002.safetensors"])
 def test_a_pointer_of_git_lfs(sharded, name):
-    """What a clone has in place of a large file, before Git fetches it."""
+    """The pointer that a clone has instead of a large file, before Git LFS fetches the file."""
     (sharded / name).write_bytes(POINTER)
     refuses(sharded, name, "Git LFS", "`git lfs pull`")
 

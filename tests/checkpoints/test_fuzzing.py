@@ -1,4 +1,4 @@
-"""Files and configurations with random damage: they are read, or refused with a ValueError, and nothing else
+"""Files and configurations with random damage: they are read, or raise ValueError, and nothing else
 happens.
 """
 
@@ -125,7 +125,7 @@ VALUES = [
 
 
 def damaged_config(draw, config):
-    """In half of them is one more of the keys that a reader asks for, or must refuse."""
+    """Half of them have another key that a reader asks for, or must raise ValueError for."""
     if draw.random() < 0.5:
         config = {**config, draw.choice([*VALUE_CHECKS, "is_decoder", "pruned_heads"]): draw.choice(VALUES)}
     return edit_text(draw, json.dumps(config).encode())

@@ -158,11 +158,11 @@ def test_load_warns_its_caller_once(llama, tmp_path):
     (folder / "generation_config.json").write_text('{"guidance_scale": 1.5, "num_beam_groups": 2}')
     with pytest.warns(UserWarning) as found:
         load(folder)
-    ours = [warning for warning in found if ".json" in str(warning.message)]  # TensorFlow has some of its own
+    ours = [warning for warning in found if ".json" in str(warning.message)]  # TensorFlow gives other warnings
     assert [warning.filename for warning in ours] == [__file__] and "num_beam_groups" in str(ours[0].message)
 
 
-def test_an_option_that_is_given_takes_the_place_of_its_default(models, tmp_path, uncompiled):
+def test_an_option_of_the_caller_replaces_its_default(models, tmp_path, uncompiled):
     values = {"max_new_tokens": 2, "eos_token_id": 2, "num_beams": 2, "repetition_penalty": 1.5}
     model = give(models["llama"], tmp_path, **values)
     assert model.generate([[5, 6]]).shape == (1, 4)
@@ -198,7 +198,7 @@ def test_saved_and_carried_on(llama, tmp_path):
     assert defaults(third)["stop_ids"] == defaults(model)["stop_ids"] == (2,)
 
 
-def test_a_model_without_generate_has_none(tmp_path):
+def test_a_model_without_generate_has_no_defaults(tmp_path):
     folder = write(tmp_path, BERT, tensors(BERT))
     (folder / "generation_config.json").write_text('{"begin_suppress_tokens": [3]}')
     load(folder)

@@ -103,7 +103,7 @@ def test_a_keras_file_keeps_the_model(loaded, tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_key_of_other_models_is_refused(family, tmp_path):
+def test_a_key_of_other_models_raises_value_error(family, tmp_path):
     folder = changed_folder(family, tmp_path, index_n_heads=4)
     with pytest.raises(ValueError, match=re.escape("{'index_n_heads': 4}")):
         txf.checkpoints.load(folder)

@@ -81,7 +81,7 @@ def test_a_shared_table_may_have_the_name_of_one_side(tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
-def test_tasks_and_options_that_do_not_go_with_the_file_are_refused():
+def test_tasks_and_options_that_do_not_fit_the_file_raise_value_error():
     for family, task, options, words in (
         ("bert", "poetry", {}, ["`task` must be one of", "received 'poetry'"]),
         ("llama", None, {"num_classes": 3}, ["`num_classes` is for classifiers"]),
@@ -142,7 +142,7 @@ def with_head(config, name, rows=2):
 
 
 def bert_with(folder, name, architecture):
-    """A body of BERT with another head than that of its pretraining."""
+    """A body of BERT with a head that differs from the head of its pretraining."""
     arrays = {key: array for key, array in with_head(BERT, name).items() if not key.startswith("cls.")}
     return write(folder, {**BERT, "architectures": [architecture]}, arrays)
 
@@ -185,7 +185,7 @@ def test_a_question_answering_file_is_an_encoder_too(bodies, tmp_path):
 
 
 def test_the_head_of_a_decoder_is_passed_over_only_for_a_task_that_is_named(tmp_path):
-    """The file has a bias that its class in transformers has not: no task takes the head as it is."""
+    """The file has a bias that its class in transformers lacks: no task takes the head unchanged."""
     config = {**LLAMA, "architectures": ["LlamaForSequenceClassification"]}
     folder = write(tmp_path, config, with_head(LLAMA, "score"))
     refused(lambda: load(folder), ["no weight of the model", "score.bias"])
@@ -199,7 +199,7 @@ def test_what_may_change_the_model_is_not_passed_over(tmp_path, name):
     refused(lambda: load(folder, "causal_lm"), ["no weight of the model", f"{name}.weight"])
 
 
-def test_what_stands_beside_a_body_without_a_prefix_is_passed_over(bodies, tmp_path):
+def test_tensors_next_to_a_body_without_a_prefix_are_ignored(bodies, tmp_path):
     """Such as the `linear` of ColBERT; a tensor within the modules of the body is not."""
     head = with_head(BERT, "linear")
     body = {name.removeprefix("bert."): array for name, array in head.items() if "cls." not in name}

@@ -79,7 +79,7 @@ def test_errors_of_the_hub_come_through(monkeypatch):
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ImportError, match=r"'org/name' is no folder.*pip install huggingface_hub"):
+    with pytest.raises(ImportError, match=r"'org/name' is not a folder.*pip install huggingface_hub"):
         load("org/name")
 
 

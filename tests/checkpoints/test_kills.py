@@ -30,7 +30,7 @@ USERS = {"notes.txt": "mine", "runs/log.txt": "mine, too", "model-00001-of-00009
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Models from folders that hold a tokenizer of their own: by name, with what `load` must find of them."""
+    """Models from folders with their own tokenizers: dict of names -> the values that `load` must find."""
     found = {}
     configs = {"old": SMALL, "same": SMALL, "deeper": DEEPER, "relu": RELU, "third": SMALL}
     for seed, (name, config) in enumerate(configs.items(), start=1):
@@ -136,7 +136,7 @@ def test_old_or_new_at_every_point(new, before, after, models, tmp_path):
 
 
 @pytest.mark.slow
-def test_one_file_takes_anothers_place_at_once(models, tmp_path):
+def test_one_file_replaces_another_at_once(models, tmp_path):
     """With the same configuration and tokenizer no reader ever finds a folder without weights."""
     save(models["old"], tmp_path)
     model = load(tmp_path)
@@ -201,7 +201,7 @@ def test_an_index_takes_no_other_files_along(index, models, tmp_path):
     *((name, size) for name in (ONE, INDEX, "config.json", "tokenizer.json") for size in (SHARDS, WHOLE)),
     ("model-00002-of-00004.safetensors", SHARDS),
 ])  # fmt: skip
-def test_a_directory_in_a_files_place_is_refused_before_anything_is_written(name, size, models, tmp_path):
+def test_a_directory_with_the_name_of_a_file_raises_value_error_before_writing(name, size, models, tmp_path):
     (tmp_path / name / "inner").mkdir(parents=True)
     words = ["`folder`", "no directory", name, str(tmp_path)]
     with killed_at(1, WRITER):
@@ -209,7 +209,7 @@ def test_a_directory_in_a_files_place_is_refused_before_anything_is_written(name
     assert [path.name for path in tmp_path.rglob("*")] == [name, "inner"]
 
 
-def test_shards_of_two_saves_are_refused(models, tmp_path):
+def test_shards_of_two_saves_raise_value_error(models, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     save(models["old"], one, max_shard_size=SHARDS)
     save(models["same"], two, max_shard_size=SHARDS)

@@ -149,7 +149,7 @@ def test_a_name_with_and_without_the_prefix(tmp_path):
     refused(lambda: load(write(tmp_path, GPT2, arrays)), ["two tensors", "'wte.weight'", repr(WTE)])
 
 
-def test_a_head_in_the_file_counts_whatever_config_json_says(plain, tmp_path):
+def test_a_head_in_the_file_counts_more_than_config_json(plain, tmp_path):
     arrays, head = tensors(GPT2), tensors(GPT2, seed=6)[WTE]
     same(load(write(tmp_path, GPT2, {**arrays, HEAD: arrays[WTE].copy()})), plain["gpt2"])  # tied, and stored twice
     for tied in (True, False):
@@ -201,11 +201,11 @@ def test_tensors_too_many_and_too_few(tmp_path):
     (WTE, np.zeros((11, 8), "int64"), ["type", "I64"]), (WTE, np.zeros((11, 8), "complex64"), ["type", "C64"]),
     (WTE, np.zeros((11, 8), "bool"), ["type", "BOOL"]),
 ])  # fmt: skip
-def test_tensors_that_are_not_what_the_configuration_says(tmp_path, name, wrong, words):
+def test_tensors_that_differ_from_the_configuration_raise_value_error(tmp_path, name, wrong, words):
     refused(lambda: load(write(tmp_path, GPT2, {**tensors(GPT2), name: wrong})), [name, *words])
 
 
-def test_a_new_head_begins_as_its_layer_says(tmp_path):
+def test_a_new_head_has_the_initial_values_of_its_layer(tmp_path):
     """And what is drawn at random later: dropout has generators."""
     folder = write(tmp_path, BERT, tensors(BERT))
     first, second = (load(folder, "sequence_classification", num_classes=3) for _ in range(2)), load(folder, "encoder")
@@ -217,7 +217,7 @@ def test_a_new_head_begins_as_its_layer_says(tmp_path):
 
 @pytest.mark.slow
 def test_a_loaded_model_trains_and_leaves_nothing_waiting(tmp_path):
-    """Keras gives the variables that wait for a value one after the next stateless scope: those of no failed load."""
+    """Keras gives waiting variables their values after the next stateless scope; a failed load leaves none waiting."""
     folder = write(tmp_path, GPT2, tensors(GPT2))
     refused(lambda: load(folder, num_heads=3), ["3"])
     model = load(folder, dropout=0.0, attention_dropout=0.0)
@@ -243,7 +243,7 @@ def test_a_layer_that_was_built_before(tmp_path):
     np.testing.assert_array_equal(ops.convert_to_numpy(own.weights[0]), before[own.weights[0].path])
 
 
-def test_options_take_the_place_of_what_the_file_says(tmp_path):
+def test_options_replace_the_values_of_the_file(tmp_path):
     folder = write(tmp_path, GPT2, tensors(GPT2))
     assert load(folder, dropout=0.25).get_layer("decoder_0").dropout == 0.25
     with pytest.raises(ValueError, match="`dropout`.*2") as error:

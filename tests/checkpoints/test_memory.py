@@ -1,4 +1,4 @@
-"""How much memory loading takes: that of the model, of its largest table once more, and a fixed amount."""
+"""Loading takes the memory of the model, of a copy of its largest table, and a fixed amount."""
 
 import json
 import math

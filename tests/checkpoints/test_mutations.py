@@ -1,4 +1,4 @@
-"""Every key of every family's configuration counts: with another value the model is another one, or there is none."""
+"""Every key of every family's configuration counts: another value changes the model, or raises ValueError."""
 
 import copy
 import json
@@ -23,7 +23,7 @@ INSTEAD = {  # values with which more of the keys have an effect
     "mixtral": LOSS, "qwen2_moe": {**LOSS, **WINDOW}, "qwen3_moe": LOSS, "olmoe": LOSS, "gpt_oss": LOSS,
 }  # fmt: skip
 OF_A_PAIR = {"siglip_text_model": {"projection_size"}, "siglip_vision_model": {"vision_use_head"}}  # read there alone
-PARTS = {  # of a pair, and their keys in whose places transformers puts values of its own
+PARTS = {  # of a pair, and their keys whose values transformers overwrites
     side: {"is_decoder", "dropout_rate", "attention_dropout", "cross_attention_hidden_size"}
     for side in ("encoder", "decoder")
 }
@@ -61,7 +61,7 @@ def others(value):
 
 
 def changes(values, neutral):
-    """Each key with each other value: name, value and the whole configuration; those of the parts of a pair too."""
+    """Yields each key with each other value, in the parts of a pair too: name, value and the whole configuration."""
     for key in sorted(values.keys() - neutral):
         if key in PARTS:
             for name, other, part in changes(values[key], NEUTRAL | FILE_DECIDES | PARTS[key]):
@@ -72,7 +72,7 @@ def changes(values, neutral):
 
 
 def load(folder, task):
-    """The model for a task, and what describes it; nothing where it is refused."""
+    """Returns the model for a task and its description; nothing if `load` raises ValueError."""
     classifier = task.endswith("classification")
     keras.utils.set_random_seed(1)  # for new heads
     try:

@@ -1,4 +1,4 @@
-"""What a saved folder holds beside the weights, and that it is of the model that was saved."""
+"""The other files of a saved folder, and the checks that its config.json describes the model."""
 
 import copy
 import json
@@ -23,7 +23,7 @@ POOLER = {"bert.pooler.dense.weight": np.eye(8, dtype="float32"), "bert.pooler.d
     ("roberta", "encoder", ""), ("mpnet", "encoder", ""), ("bart", None, "model."),
 ])  # fmt: skip
 def test_rows_of_no_position_come_back_under_the_names_of_another_class(family, task, prefix, tmp_path):
-    """Their tables have rows before that of the first real token; the body alone, or BART's file, has no prefix."""
+    """Their tables have rows before the first real position; the body alone, or BART's file, has no prefix."""
     config, before = parts(family)
     bare = {name.removeprefix(prefix): array for name, array in before.items()}
     model = load(write(tmp_path / "file", config, bare), task)
@@ -41,7 +41,7 @@ def test_rows_of_no_position_come_back_under_the_names_of_another_class(family, 
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_config_says_whether_the_head_is_tied(tied, tmp_path):
+def test_config_holds_whether_the_head_is_tied(tied, tmp_path):
     """A Llama that says nothing is not tied."""
     config = {name: value for name, value in LLAMA.items() if name != "tie_word_embeddings"}
     config = {**config, "tie_word_embeddings": True} if tied else config
@@ -87,7 +87,7 @@ def test_files_of_the_tokenizer_go_along(tmp_path):
     ]  # fmt: skip
 
 
-def test_a_config_that_is_of_another_model_is_refused(tmp_path):
+def test_a_config_that_is_of_another_model_raises_value_error(tmp_path):
     model = load(write(tmp_path / "gpt2", GPT2, tensors(GPT2)))
     for key, value, words in (
         ("vocab_size", 12, ["vocab_size=12", "vocab_size=11"]),
@@ -172,7 +172,7 @@ def test_arguments_of_another_kind(wrong, tmp_path):
           num_heads=None, position=None, position_encoding=None), ["scale=0.353553", "scale=1.0"]),
     (dict(position=None, position_encoding="sinusoidal"), ["position_encoding=None", "position_encoding='sinusoidal'"]),
 ], ids=str)  # fmt: skip
-def test_options_without_weights_that_are_not_those_of_the_config_are_refused(options, words, tmp_path):
+def test_options_without_weights_that_differ_from_the_config_raise_value_error(options, words, tmp_path):
     """Such a folder would load, and have other logits."""
     config = {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 11, "hidden_size": 32,

@@ -1,4 +1,4 @@
-"""Each default of a key of config.json is that of the class in transformers, in our tables or in the written one."""
+"""Each default of a key of config.json equals transformers' default, in our tables or in the generated table."""
 
 import json
 

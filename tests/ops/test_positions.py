@@ -171,7 +171,7 @@ def test_the_longest_text_of_the_batch_decides(scaling):
     ({"short_factor": [1.0, 2.0, 0.0, 1.0]}, "`short_factor` must be a positive"), ({"beta_fast": 1.0}, "beta_fast"),
     ({"original_max_position_embeddings": 1}, "must be above 1"),
 ])  # fmt: skip
-def test_wrong_factors_are_refused(change, words):
+def test_wrong_factors_raise_value_error(change, words):
     with pytest.raises(ValueError, match=words):
         txf.layers.Rotary(scaling={**LONGROPE, **change})
     with pytest.raises(ValueError, match="a list of 3 numbers"):  # which are for another width
@@ -183,7 +183,7 @@ def test_wrong_factors_are_refused(change, words):
 def test_alibi_slopes_are_the_papers():
     np.testing.assert_allclose(positions.alibi_slopes(8), [2.0**-i for i in range(1, 9)])
     np.testing.assert_allclose(positions.alibi_slopes(1), [2.0**-8])
-    # 12 heads: those of 8, then every other of 16.
+    # 12 heads: the slopes of 8 heads, then every other slope of 16 heads.
     expected = [2.0**-i for i in range(1, 9)] + [2 ** (-0.5 * i) for i in (1, 3, 5, 7)]
     np.testing.assert_allclose(positions.alibi_slopes(12), expected)
 

@@ -1,4 +1,4 @@
-"""Padding of decoders on either side: logits of tokens, and of the last real one, are those of transformers."""
+"""Padding of decoders on either side: logits of tokens, and of the last real one, equal transformers."""
 
 import checkpoint_cases
 import keras

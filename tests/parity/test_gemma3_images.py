@@ -84,7 +84,7 @@ def test_old_and_new_names_of_tensors(tied, tmp_path):
         np.testing.assert_array_equal(keras.ops.convert_to_numpy(loaded(tmp_path)(IDS)), expected)
 
 
-def test_keys_of_the_whole_that_change_the_text_model_are_refused(tmp_path):
+def test_keys_of_the_whole_that_change_the_text_model_raise_value_error(tmp_path):
     written(tmp_path)
     path = tmp_path / "config.json"
     config = json.loads(path.read_text())

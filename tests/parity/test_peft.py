@@ -1,4 +1,4 @@
-"""Adapters of peft: what peft computes with a folder of its own, we compute, and peft with a folder of ours."""
+"""Adapters of peft: we compute the same as peft from its folder, and peft computes the same from our folder."""
 
 import json
 
@@ -197,7 +197,7 @@ def test_half_precision(dtype, tmp_path):
 
 
 def test_an_adapter_of_transformers_4(tmp_path):
-    """Its ViT has the names of the files, that of transformers 5 has others."""
+    """Its ViT has the names of the files; the ViT of transformers 5 has other names."""
     case = BASES["vit-classes"]
     model = case.model()
     model.save_pretrained(tmp_path / "base")

@@ -167,7 +167,7 @@ def test_keys_of_other_files(name, changes, tmp_path):
 
 
 @pytest.mark.parametrize("name", [name for name, one in CONFIGS.items() if {"refused", "ignore"} & {*one}])
-def test_what_is_refused_says_why(name, tmp_path):
+def test_an_error_for_a_published_config_names_the_reason(name, tmp_path):
     one = CONFIGS[name]
     if "ignore" in one:
         folder_of(name, tmp_path)

@@ -29,7 +29,7 @@ def theirs(folder):
 
 
 def rendered(render, errors=Exception):
-    """What a call returns, or None for a conversation that the template refuses."""
+    """Returns the result of a call, or None for a conversation that the template rejects."""
     try:
         return render()
     except errors:
@@ -45,7 +45,7 @@ def test_published_templates_render_as_in_transformers(name, theirs):
             options = dict(chat_template=PUBLISHED[name], tokenize=False, **variables)
             expected = rendered(lambda: theirs.apply_chat_template(messages, **options))
             if kind == "parts" and ("A cat." not in (expected or "") or "'type'" in expected):
-                expected = None  # the template leaves the text out or writes Python's list: we refuse it
+                expected = None  # the template leaves the text out or writes Python's list: we raise ValueError
             assert rendered(lambda: ours.render(messages, **variables), ValueError) == expected
             count += expected is not None
     assert count >= len(VARIABLES) and len(PUBLISHED) >= 10

@@ -35,7 +35,7 @@ def theirs(model, values):
 
 
 def answers_of(outputs):
-    """The names of the outputs of a model beside its hidden states: logits, or else the states after the last norm.
+    """The names of a model's outputs without its hidden states: logits, or else the states after the last norm.
 
     DeiT's logits are the mean of two that it returns too.
     """

@@ -13,12 +13,12 @@ transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 
 SOURCES = np.random.default_rng(3).integers(6, 50, (3, 7))
-SUMMARIES = dict(  # those of bart-large-cnn, shorter
+SUMMARIES = dict(  # the settings of bart-large-cnn, with shorter lengths
     num_beams=3, length_penalty=2.0, max_length=11, min_length=6, no_repeat_ngram_size=3, early_stopping=True,
     forced_bos_token_id=0, forced_eos_token_id=2, decoder_start_token_id=2, bos_token_id=0, eos_token_id=2,
     pad_token_id=1,
 )  # fmt: skip
-TRANSLATIONS = dict(  # those of opus-mt: the padding token is forbidden and begins an answer
+TRANSLATIONS = dict(  # the settings of opus-mt: the padding token is forbidden and begins an answer
     num_beams=3, max_length=9, bad_words_ids=[[60]], eos_token_id=0, forced_eos_token_id=0, pad_token_id=60,
     decoder_start_token_id=60, renormalize_logits=False,
 )  # fmt: skip

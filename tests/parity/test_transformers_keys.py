@@ -64,14 +64,14 @@ def test_every_key_of_the_class_is_known(kind):
 
 
 def paths(values):
-    """The paths of all keys, those of the models of a pair too."""
+    """Returns the paths of all keys, in the models of a pair too."""
     for key, value in values.items():
         yield (key,)
         if isinstance(value, dict) and "model_type" in value:
             yield from ((key, *path) for path in paths(value))
 
 
-# Keys, and models of a pair, without which a file is refused.
+# Keys, and models of a pair, that a file must have.
 MUST_SAY = {"qwen3_moe": ["num_local_experts"], "gpt_oss": ["rope_parameters"], "t5gemma": ["encoder", "decoder"]}
 
 
@@ -112,7 +112,7 @@ ROTARY = [kind for kind in FAMILIES if "rope_parameters" in (GOLDEN / kind / "co
     {"rope_type": "linear", "factor": 2.0},
 ])  # fmt: skip
 @pytest.mark.parametrize("kind", sorted({*ROTARY} - {"t5gemma", "phi3"}))  # whose parts have it; which has other kinds
-def test_scaling_beside_parameters_of_rotary_positions(kind, scaling):
+def test_scaling_next_to_parameters_of_rotary_positions(kind, scaling):
     """What adding YaRN by hand to a file of transformers 5 gives."""
     values = {**json.loads((GOLDEN / kind / "config.json").read_text()), "rope_scaling": scaling}
     values.update({"layer_types": ["sliding_attention", "full_attention"]} if kind == "gemma3_text" else {})

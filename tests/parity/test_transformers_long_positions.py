@@ -132,7 +132,7 @@ def test_longrope_answers_on_each_side(name, tmp_path):
     np.testing.assert_array_equal(ours(own, long, 6), answer(model, long, 6))
 
 
-def test_longrope_refuses_to_cross(tmp_path):
+def test_longrope_raises_value_error_beyond_the_trained_length(tmp_path):
     """Phi-3 of transformers computes the whole cache anew there: a second call does the same."""
     model, own = loaded(BY_NAME["phi3"], tmp_path)
     words = ["longrope", "beyond 12 tokens", "up to 8 tokens and max_new_tokens=6", "max_new_tokens=5", "second call"]
@@ -155,7 +155,7 @@ def test_longrope_in_a_graph(tmp_path):
 
 
 @pytest.mark.parametrize("number", [2, 4])
-def test_factors_for_another_width_are_refused_by_load(number, tmp_path):
+def test_factors_for_another_width_raise_value_error(number, tmp_path):
     """So does transformers' Phi-3; the Llama of transformers fails in its forward pass."""
     BY_NAME["mistral"].model().save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -164,7 +164,7 @@ def test_factors_for_another_width_are_refused_by_load(number, tmp_path):
     refused(lambda: txf.checkpoints.load(tmp_path), ["config.json must", "`long_factor` must be a list of 3 numbers"])
 
 
-def test_a_share_of_no_whole_features_is_refused_by_load(tmp_path):
+def test_a_fraction_of_a_feature_raises_value_error(tmp_path):
     """Transformers rounds 5.8 features down in the frequencies and up in what turns."""
     parameters = dict(rope_type="default", rope_theta=300.0, partial_rotary_factor=0.58)
     values = checkpoint_cases.decoder_cases.neox(hidden_size=40, num_attention_heads=4, rope_parameters=parameters)

@@ -106,7 +106,7 @@ def test_pairs(name, tmp_path):
     np.testing.assert_allclose(task.predict(FIRST, SECOND, return_probabilities=True), expected, atol=1e-4)
 
 
-def test_what_tokenizer_config_json_says_goes_before_the_class(tmp_path):
+def test_tokenizer_config_json_overrides_the_class(tmp_path):
     tokenizer = word_piece()
     config = transformers.BertConfig(vocab_size=len(tokenizer), max_position_embeddings=40, **SIZES)
     transformers.BertForSequenceClassification(config).save_pretrained(tmp_path)

@@ -1,4 +1,4 @@
-"""The frequencies of rotary positions, and ALiBi, are those of transformers."""
+"""The frequencies of rotary positions, and ALiBi, equal transformers."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Sampling filters are those of transformers."""
+"""Sampling filters equal transformers."""
 
 import functools
 

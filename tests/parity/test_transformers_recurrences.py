@@ -1,4 +1,4 @@
-"""GatedDeltaNet is Qwen3-Next's layer in transformers, ShortConvolution that of LFM2, with padding on the left too."""
+"""GatedDeltaNet equals Qwen3-Next's layer, ShortConvolution equals LFM2's layer, with padding on the left too."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tokens of words, and their tags, are those of Hugging Face."""
+"""Tokens of words, and their tags, equal Hugging Face."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Images of other sizes than a model was trained on, and attention scores, are those of transformers."""
+"""Images of other sizes than a model was trained on, and attention scores, equal transformers."""
 
 import pytest
 import torch

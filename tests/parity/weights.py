@@ -140,7 +140,7 @@ def hide(mask):
 
 
 def both(mask, other):
-    """The conjunction of two masks, of which either may be None."""
+    """Returns the conjunction of two masks; each may be None."""
     if mask is None or other is None:
         return other if mask is None else mask
     return mask & other
