@@ -1,4 +1,4 @@
-"""The normalisations, by name. They compute at least in float32 under every policy."""
+"""The norms by name. They compute at least in float32 under every policy."""
 
 import keras
 from keras import ops
@@ -12,7 +12,7 @@ from keras_txf.ops.tensors import widen
 
 @register
 class RMSNormalization(keras.layers.RMSNormalization, Layer):
-    """Keras' RMS norm, which lets the padding mask pass: Keras' own drops it on the way."""
+    """Keras' RMS norm, which passes the padding mask on; Keras' own drops the mask."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -21,9 +21,9 @@ class RMSNormalization(keras.layers.RMSNormalization, Layer):
 
 @register
 class ZeroCenteredRMSNormalization(RMSNormalization):
-    """RMS norm that multiplies by 1 + scale, where `scale` begins at 0 (Gemma).
+    """RMS norm that multiplies by 1 + scale, where `scale` is initially 0 (Gemma).
 
-    bfloat16 holds a scale near 0 in more digits than its sum with 1.
+    bfloat16 stores a scale near 0 with more digits than 1 + scale.
     """
 
     def build(self, inputs_shape):
@@ -42,14 +42,14 @@ NORMS = {
 
 
 def check_norm(norm):
-    """The name of a norm, or a layer as a `Pattern`."""
+    """Returns the name of a norm, or a `Pattern` of a layer; raises ValueError for another value."""
     if isinstance(norm, Pattern):
         return norm
     return Pattern(take_layer("norm", norm)) if is_layer(norm) else checks.one_of("norm", norm, NORMS)
 
 
 def make_norm(norm, epsilon, dtype, name, use_bias=True):
-    """A norm by its name, or a copy of one; `use_bias` is for the layer norm, an RMS norm has no bias."""
+    """Makes a norm by its name, or copies a layer. `use_bias` applies to the layer norm; an RMS norm has no bias."""
     checks.positive_number("norm_epsilon", epsilon)
     norm = check_norm(norm)
     if isinstance(norm, Pattern):
@@ -62,9 +62,9 @@ TINY = 1e-24  # the square of Keras' epsilon
 
 @register
 class UnitNormalization(keras.layers.UnitNormalization, Layer):
-    """Keras' unit norm, with a gradient of zeros at a vector of zeros, which a text of padding alone has.
+    """Keras' unit norm with a gradient of zeros at a zero vector, such as the mean of a text that is all padding.
 
-    Keras' own divides by zero there: the gradient is NaN on JAX and PyTorch, and the vector in float16.
+    Keras' own divides by zero there: the gradient is NaN on JAX and PyTorch, and the output is NaN in float16.
     """
 
     def call(self, inputs):
@@ -76,7 +76,7 @@ class UnitNormalization(keras.layers.UnitNormalization, Layer):
 
 @register
 class KeepMask(Layer):
-    """A norm of the user's that would end the padding mask, as a layer of a model. A block keeps the mask itself.
+    """Wraps a user's norm that would drop the padding mask. A block needs no wrapper, since it keeps the mask itself.
 
     Args:
         norm: a layer called on (B, T, D).

@@ -1,7 +1,7 @@
-"""Layers in the place of a block's parts: which options they replace, how they are copied, built and called.
+"""Layers as parts of a block: the options that a part replaces, and how a part is copied, built and called.
 
-A block's `attention`, `cross_attention`, `feed_forward` and `norm` take a layer. The block uses it as it is; a norm, of
-which a block has several, is copied.
+The options `attention`, `cross_attention`, `feed_forward` and `norm` of a block accept a layer. The block uses the
+layer itself, except a norm: a block has several norms, and each is a copy.
 """
 
 import inspect
@@ -12,7 +12,7 @@ from keras_txf.checks import short_repr
 from keras_txf.layers.base import call_parameters
 from keras_txf.layers.serialization import own_initializer, revive
 
-OPTIONS = {  # part of a block -> the options of the block that a layer instead of the part replaces
+OPTIONS = {  # part of a block -> the options of the block that a layer as this part replaces
     "attention": ("num_heads", "num_key_value_heads", "head_dim", "window", "position", "causal"),
     "feed_forward": ("intermediate_dim", "activation", "gated"),
     "norm": ("norm_epsilon",),
@@ -22,19 +22,23 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 
 class Pattern:
-    """A layer that others are copied from. Keras does not look into it for weights."""
+    """Holds a layer that a block copies. Keras does not find the weights of a layer in here."""
 
     def __init__(self, layer):
         self.layer = layer
 
 
 def is_layer(value):
-    """Whether an option is a layer, or the configuration of one."""
+    """Whether the value of an option is a layer or the configuration of a layer."""
     return isinstance(value, (keras.layers.Layer, Pattern)) or (isinstance(value, dict) and "class_name" in value)
 
 
 def take_layer(name, value):
-    """Returns the layer of an option, made from its configuration where that is given; None stays None."""
+    """Returns the layer of an option, which may be a configuration; None stays None.
+
+    Raises:
+        ValueError: another value, or a layer whose `call` needs more tensors than the part receives.
+    """
     layer = revive(value) if isinstance(value, dict) and "class_name" in value else value
     if layer is not None and not isinstance(layer, keras.layers.Layer):
         raise ValueError(f"`{name}` must be None or a layer; received {short_repr(value)}.")
@@ -52,46 +56,60 @@ def take_layer(name, value):
     return layer
 
 
-def refuse_replaced(part, given, defaults, keep=()):
-    """Refuses the options of a part in whose place there is a layer, unless they are the defaults."""
+def check_replaced(part, options, defaults, keep=()):
+    """Raises ValueError if an option that a layer as `part` replaces differs from its default.
+
+    Args:
+        part: a key of `OPTIONS`.
+        options: the options of the block.
+        defaults: their defaults.
+        keep: names of options that the layer does not replace.
+    """
     for name in OPTIONS[part]:
-        if name not in keep and name in given and given[name] is not defaults[name] and given[name] != defaults[name]:
+        if name in keep or name not in options:
+            continue
+        value, default = options[name], defaults[name]
+        if value is not default and value != default:
             raise ValueError(
-                f"`{name}` does not go with a layer as `{part}`, which replaces what it is for; received "
-                f"{short_repr(given[name])}."
+                f"`{name}` does not go with a layer as `{part}`, which replaces this option; received "
+                f"{short_repr(value)}."
             )
 
 
 def copy_layer(layer, name, owner_name="", dtype=None, **changed):
-    """A layer made from the configuration of another, with weights of its own.
+    """Returns a new layer from the configuration of a layer, with its own weights. The copies share a position layer.
 
-    An initializer with a seed is mixed with the name of the owner, so that copies do not begin alike. A position
-    layer is shared by the copies. `dtype` is the policy of the copy, unless the layer has another one than Keras' own;
-    `changed` are other options of the copy.
+    Args:
+        layer: the layer.
+        name: name of the copy.
+        owner_name: name of the block around the copy. It changes the seed of an initializer, so that the copies of
+            several blocks begin with different weights.
+        dtype: dtype policy of the copy, unless the layer has another policy than Keras' default.
+        changed: other arguments of the copy's constructor.
     """
     try:
-        given = {"name": name, **changed}
+        changed = {"name": name, **changed}
         if dtype is not None and layer.dtype_policy == keras.config.dtype_policy():
-            given["dtype"] = dtype
+            changed["dtype"] = dtype
         config = layer.get_config()
         if "position" in config and isinstance(layer.position, keras.layers.Layer):
-            given.setdefault("position", layer.position)
-        copy = type(layer).from_config({**config, **given})
-    except Exception as error:  # of the layer's own
+            changed.setdefault("position", layer.position)
+        copy = type(layer).from_config({**config, **changed})
+    except Exception as error:  # a user's layer may raise any error
         raise ValueError(
-            f"`{name}` must be a layer that `from_config(get_config())` makes again, for each block gets a copy: its "
-            "`__init__` takes `**kwargs`, and a function in it is registered by "
+            f"`{name}` must be a layer that `from_config(get_config())` makes again, because each block gets a copy: "
+            "its `__init__` takes `**kwargs`, and its functions are registered by "
             f"`@keras.saving.register_keras_serializable()`; received {type(layer).__name__} {short_repr(layer.name)}: "
             f"{short_repr(str(error).rpartition('Exception encountered: ')[2])}."
         ) from error
-    kernel_initializer = vars(copy).get("kernel_initializer")  # a property of a layer is that of an inner layer
+    kernel_initializer = vars(copy).get("kernel_initializer")  # a property would belong to an inner layer
     if owner_name and isinstance(kernel_initializer, keras.initializers.Initializer):
         copy.kernel_initializer = own_initializer(copy.kernel_initializer, copy, owner_name)
     return copy
 
 
 def set_policy(layer, dtype):
-    """Gives a layer without weights yet a dtype policy, unless the layer was made with another one than Keras' own."""
+    """Sets the dtype policy of a layer that is not built, unless the layer has another policy than Keras' default."""
     if dtype is None or not isinstance(layer, keras.layers.Layer) or layer.built:
         return
     if layer.dtype_policy == keras.config.dtype_policy():
@@ -99,7 +117,7 @@ def set_policy(layer, dtype):
 
 
 def build_part(layer, *shapes):
-    """Builds a layer within the `build` of another: by its own `build`, or by a call on symbols where it has none."""
+    """Builds an inner layer within `build` of an outer one: by its `build`, or else by a call on symbols."""
     if type(layer).build is not keras.layers.Layer.build:
         if not layer.built:
             layer.build(*shapes)
@@ -108,15 +126,18 @@ def build_part(layer, *shapes):
 
 
 def output_shape(layer, shape):
-    """The shape of what a layer returns, or None where it does not tell."""
+    """The shape of a layer's output, or None if the layer cannot compute it."""
     try:
         return layer.compute_output_shape(shape)
-    except Exception:  # of the layer's own; the call of the block checks what comes
+    except Exception:  # a user's layer may raise any error; the call of the block checks the output
         return None
 
 
 def check_width(name, layer, received, shape):
-    """Refuses what cannot be added to the stream (B, T, D); a width of 1 would be added to each feature in silence."""
+    """Raises ValueError if an output of shape `received` does not fit the stream, whose `shape` is (B, T, D).
+
+    A width of 1 would broadcast silently.
+    """
     known = isinstance(received, tuple) and received and isinstance(received[-1], int)
     if known and len(received) != len(shape):
         raise ValueError(
@@ -131,20 +152,23 @@ def check_width(name, layer, received, shape):
 
 
 def call_part(name, layer, *inputs, **arguments):
-    """Calls an attention with the arguments that are given, and refuses those that the layer does not take.
+    """Calls a part of a block with the arguments that are not None or False.
 
-    Padding is no argument that a caller passes: a layer that takes no `mask` is called without.
+    A layer without an argument `mask` or `context_mask` is called without it: Keras fills both.
+
+    Raises:
+        ValueError: another argument that the `call` of the layer does not have.
     """
     known = call_parameters(type(layer))
     takes_all = any(p.kind is p.VAR_KEYWORD for p in known.values())
-    given = {key: value for key, value in arguments.items() if value is not None and value is not False}
-    if "cache" in given:
-        # The cache knows the padding. Keras refuses a mask beside it where `call` takes both as `**kwargs`.
-        given.pop("mask", None)
-    for key in [key for key in given if key not in known and not takes_all]:
+    arguments = {key: value for key, value in arguments.items() if value is not None and value is not False}
+    if "cache" in arguments:
+        # The cache knows the padding. Keras raises for a mask next to it if `call` takes both as `**kwargs`.
+        arguments.pop("mask", None)
+    for key in [key for key in arguments if key not in known and not takes_all]:
         if key not in ("mask", "context_mask"):
             raise ValueError(
                 f"`{key}` must be an argument of the `call` of the layer {short_repr(layer.name)}, passed as `{name}`."
             )
-        del given[key]
-    return layer(*inputs, **given)
+        del arguments[key]
+    return layer(*inputs, **arguments)

@@ -1,4 +1,4 @@
-"""The residual stream of a block: what each sublayer reads of it and adds to it."""
+"""The residual stream of a block: what each sublayer reads from the stream, and what it adds to the stream."""
 
 import keras
 
@@ -10,12 +10,8 @@ from keras_txf.layers.norms import make_norm
 from keras_txf.layers.parts import build_part, check_width
 from keras_txf.layers.serialization import register
 
-KINDS = {  # kind -> which stream a sublayer reads: as it entered the block, or as it is now
-    "sequential": lambda entered, now: now,
-    "parallel": lambda entered, now: entered,
-    "parallel_one_norm": lambda entered, now: entered,
-}
-PLACEMENTS = {  # option -> what has a norm: a sublayer's input, its output, the sum of the stream and its output
+KINDS = ("sequential", "parallel", "parallel_one_norm")
+PLACEMENTS = {  # `norm_placement` -> what is normalised: a sublayer's input, its output, or the sum with the stream
     "pre": ("input",),
     "post": ("sum",),
     "sandwich": ("input", "output"),
@@ -32,10 +28,10 @@ class Residual:
 
     Args:
         kind: "sequential", "parallel" or "parallel_one_norm", see `EncoderBlock`.
-        scale: factor on what each sublayer adds (Granite), or None.
-        layer_scale: initial value of gamma, learned factors for each feature (CaiT); None: there are none.
-        stochastic_depth: rate at which training leaves out a sublayer, sample by sample. On a builder the rate is that
-            of the last block, and grows from block to block.
+        scale: factor on the output of each sublayer (Granite), or None.
+        layer_scale: initial value of gamma, a learned factor for each feature (CaiT); None: no such factors.
+        stochastic_depth: rate at which training leaves out a sublayer, sample by sample. In a builder the last block
+            has this rate, and the rate grows from block to block.
 
     Raises:
         ValueError: an unknown kind, a factor that is not a positive number, a rate outside [0, 1).
@@ -77,17 +73,21 @@ class Residual:
         return cls(**config)
 
     def of_block(self, index, number):
-        """A copy for one of a number of blocks: the deeper a block, the likelier it is left out (a linear rule)."""
-        config = self.get_config()
-        return self.from_config({**config, "stochastic_depth": self.stochastic_depth * (index + 1) / number})
+        """Returns a copy for block `index` of `number` blocks. The rate of stochastic depth grows linearly."""
+        rate = self.stochastic_depth * (index + 1) / number
+        return self.from_config({**self.get_config(), "stochastic_depth": rate})
 
     def norms_of(self, block, sublayer):
         """The names of the norms of a sublayer."""
-        own = sublayer == "attention" or self.kind != "parallel_one_norm"
-        return [f"{sublayer}_norm"] * own + [f"{sublayer}_post_norm"] * (block.norm_placement == "sandwich")
+        names = []
+        if sublayer == "attention" or self.kind != "parallel_one_norm":
+            names.append(f"{sublayer}_norm")
+        if block.norm_placement == "sandwich":
+            names.append(f"{sublayer}_post_norm")
+        return names
 
     def add_layers(self, block, sublayers):
-        """Makes the norms, factors and dropouts of a block; `sublayers` are the names of the block's sublayers."""
+        """Makes the norms, factors and dropouts of a block; `sublayers` holds the names of the block's sublayers."""
         check_placement(self.kind, block.norm_placement)
         dtype = block.dtype_policy
         for name in sublayers:
@@ -103,7 +103,7 @@ class Residual:
         )
 
     def build(self, block, sublayers, shape):
-        """Builds what `add_layers` made; `shape` is (B, T, D)."""
+        """Builds the norms and factors of `add_layers`; `shape` is (B, T, D)."""
         for name in sublayers:
             if self.layer_scale is not None:
                 getattr(block, f"{name}_scale").build(shape)
@@ -111,65 +111,72 @@ class Residual:
                 build_part(getattr(block, norm_name), shape)
 
     def run(self, block, x, sublayers, mask=None, segment_ids=None):
-        """Adds to the stream what each sublayer of a block returns.
+        """Adds the output of each sublayer of a block to the stream.
 
         Args:
             block: the block, with the layers of `add_layers`.
             x: the stream (B, T, D) as it enters the block.
             sublayers: dict of the names of sublayers -> functions of (B, T, D).
-            mask, segment_ids: bool and int (B, T) that the block received, or None.
+            mask, segment_ids: bool and int (B, T), call arguments of the block, for subclasses that read them; or None.
 
         Returns:
             The stream (B, T, D), and a list of the attention scores that the sublayers return.
         """
         normed, all_scores = PLACEMENTS[block.norm_placement], []
         one_norm = self.kind == "parallel_one_norm"
-        entered = block.attention_norm(x) if one_norm else x
+        block_input = block.attention_norm(x) if one_norm else x
         for name, sublayer in sublayers.items():
-            norm = getattr(block, f"{name}_norm", lambda x: x)
-            read = KINDS[self.kind](entered, x)
-            result = sublayer(norm(read) if "input" in normed and not one_norm else read)
+            norm = getattr(block, f"{name}_norm", _identity)  # a subclass may leave out a norm
+            inputs = x if self.kind == "sequential" else block_input
+            if "input" in normed and not one_norm:
+                inputs = norm(inputs)
+            result = sublayer(inputs)
             update, *scores = result if isinstance(result, tuple) else (result,)
             all_scores += scores
             check_width(name, layer_of(block, name), tuple(update.shape), x.shape)
             if "output" in normed:
                 update = getattr(block, f"{name}_post_norm", norm)(update)
-            update = getattr(block, f"{name}_scale", lambda x: x)(update)
-            update = update if self.scale is None else update * self.scale
+            update = getattr(block, f"{name}_scale", _identity)(update)
+            if self.scale is not None:
+                update = update * self.scale
             x = x + block.stochastic_depth_layer(block.dropout_layer(update))
             if "sum" in normed:
                 x = norm(x)
         return x, all_scores
 
 
+def _identity(x):
+    return x
+
+
 def as_residual(value):
-    """The `Residual` that an option of a block stands for: a kind, or a `Residual`."""
+    """Returns the `Residual` of the option `residual`, which is a kind or a `Residual`."""
     return value if isinstance(value, Residual) else Residual(checks.one_of("residual", value, KINDS))
 
 
 def layer_of(block, name):
-    """The layer of a sublayer."""
+    """The layer of a block's sublayer."""
     return block.cross_attention_layer if name == "cross_attention" else getattr(block, name)
 
 
 def check_placement(kind, placement):
-    """Raises ValueError for a placement of the norms that does not go with a kind of residual stream."""
+    """Raises ValueError if a placement of the norms does not go with a kind of residual stream."""
     if kind == "parallel" and placement == "post":
-        raise ValueError("residual='parallel' needs another norm_placement than 'post'; received 'post'.")
+        raise ValueError("`norm_placement` must not be 'post' with residual='parallel'; received 'post'.")
     if kind == "parallel_one_norm" and placement != "pre":
         raise ValueError(
-            f"residual='parallel_one_norm' needs norm_placement='pre'; received norm_placement={short_repr(placement)}."
+            f"`norm_placement` must be 'pre' with residual='parallel_one_norm'; received {short_repr(placement)}."
         )
 
 
 @register
 class LayerScale(Layer):
-    """Multiplies each feature by a learned factor that begins small: a deep block begins close to the identity.
+    """Multiplies each feature by a learned factor. Small initial factors start a deep block close to the identity.
 
-    A block makes one for each sublayer where `layer_scale` is given.
+    A block with a `Residual(layer_scale=...)` makes one for each sublayer.
 
     Args:
-        initial: the factors at first.
+        initial: initial value of the factors.
 
     Reference:
         [Going deeper with Image Transformers](https://arxiv.org/abs/2103.17239).

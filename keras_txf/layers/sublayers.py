@@ -7,7 +7,7 @@ from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention
 from keras_txf.layers.feed_forward import FeedForward
 from keras_txf.layers.norms import check_norm
 from keras_txf.layers.option_tables import DecoderBlockOptions, EncoderBlockOptions
-from keras_txf.layers.parts import Pattern, build_part, check_width, is_layer, output_shape, refuse_replaced, take_layer
+from keras_txf.layers.parts import Pattern, build_part, check_replaced, check_width, is_layer, output_shape, take_layer
 from keras_txf.layers.residual import PLACEMENTS, as_residual
 from keras_txf.layers.serialization import inherit, revive
 from keras_txf.layers.shown_options import default_options
@@ -16,25 +16,27 @@ DEFAULTS = {"num_heads": None, **default_options(EncoderBlockOptions), **default
 
 
 def set_options(block, num_heads, options):
-    """Checks what inner layers would report under another name, and keeps every option under its own.
+    """Sets each option as an attribute of a block, and checks options that inner layers would report by another name.
 
-    Layers that were given as `attention` and `feed_forward` become these attributes; `block.given_parts` remembers them
-    as options.
+    `block.given_parts` holds the caller's layers, or None, for `get_config`. `add_sublayers` sets the attributes
+    `attention` and `feed_forward`.
     """
-    own_cross = options.get("cross_attention") is True
+    makes_cross_attention = options.get("cross_attention") is True
     options = {"num_heads": num_heads, **options}
     for part in ("attention", "feed_forward", "norm"):
         if is_layer(options[part]):
-            # A cross-attention that the block makes has the same options as the self-attention, but for these two.
-            keep = set(options) - {"window", "position"} if part == "attention" and own_cross else ()
-            refuse_replaced(part, options, DEFAULTS, keep)
+            # A cross-attention that the block makes has the options of the self-attention, except these two.
+            keep = set(options) - {"window", "position"} if part == "attention" and makes_cross_attention else ()
+            check_replaced(part, options, DEFAULTS, keep)
     options["norm"] = check_norm(options["norm"])
-    given = ("attention", "feed_forward") + (("cross_attention",) if is_layer(options.get("cross_attention")) else ())
-    block.given_parts = {name: take_layer(name, options[name]) for name in given}
+    parts = ["attention", "feed_forward"]
+    if is_layer(options.get("cross_attention")):
+        parts.append("cross_attention")
+    block.given_parts = {name: take_layer(name, options[name]) for name in parts}
     for name, value in options.items():
         if name == "cross_attention":
-            block.cross_attention = bool(value) if name in given else checks.boolean(name, value)
-        elif name not in given:
+            block.cross_attention = name in parts or checks.boolean(name, value)
+        elif name not in parts:
             setattr(block, name, value)
     block.position = revive(block.position)
     checks.one_of("norm_placement", block.norm_placement, PLACEMENTS)
@@ -44,7 +46,7 @@ def set_options(block, num_heads, options):
 
 
 def add_sublayers(block, causal, cross_attention=False):
-    """Makes the sublayers of a block and what the residual stream needs, or takes the layers that were given."""
+    """Sets the sublayers of a block, the caller's or new ones, and the layers of the residual stream."""
     block.attention = block.given_parts["attention"]
     if block.attention is None:
         attention = inherit_attention(block, MultiHeadSelfAttention, causal=causal, name="attention")
@@ -63,6 +65,7 @@ def add_sublayers(block, causal, cross_attention=False):
 
 
 def inherit_attention(block, cls, **changed):
+    """The arguments of an attention of class `cls` that a block makes."""
     if block.num_heads is None:
         part = "attention" if cls is MultiHeadSelfAttention else "cross_attention"
         raise ValueError(f"`num_heads` must be given, unless a layer is passed as `{part}`; received None.")
@@ -70,7 +73,7 @@ def inherit_attention(block, cls, **changed):
 
 
 def build_sublayers(block, shape, context_shape=None):
-    """Builds the sublayers and what the residual stream needs."""
+    """Builds the sublayers and the layers of the residual stream."""
     build_part(block.attention, shape)
     if context_shape is not None:
         build_part(block.cross_attention_layer, shape, context_shape)
@@ -82,13 +85,13 @@ def build_sublayers(block, shape, context_shape=None):
 
 
 def options_of_parts(block):
-    """The options whose attributes hold something else, for `get_config`."""
+    """For `get_config`: the options that differ from the attributes of the same names."""
     norm = block.norm.layer if isinstance(block.norm, Pattern) else block.norm
     return {**block.given_parts, "norm": norm}
 
 
 def cache_spec(block, inputs_shape):
-    """The shape of a block's output, and heads and widths of its cached keys and values if its attention has any."""
+    """The shape of a block's output, and (heads, width) of the tensors in its cache. None: nothing is cached."""
     if not hasattr(block.attention, "cache_spec"):
         return None
     _, *caches = block.attention.cache_spec(inputs_shape)

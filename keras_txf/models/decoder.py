@@ -153,7 +153,7 @@ def decode(
     ids=None,
     **call,
 ):
-    """Symbolic inputs, stack.Result and logits of a decoder; `call` goes to every block.
+    """Symbolic inputs, stack.StackOutputs and logits of a decoder; `call` goes to every block.
 
     Without `make_logits` the logits are None. `ids` are the tokens of a decoder that has no input of its own.
     """

@@ -14,7 +14,7 @@ from keras_txf.layers.parts import copy_layer, take_layer
 from keras_txf.layers.sequence_ends import Start, StartPositions
 from keras_txf.layers.shown_options import default_options
 
-# Embedding options of the builders, by the name they have there -> their name on PositionalEmbedding.
+# Embedding options: name in the builders -> name in PositionalEmbedding.
 EMBEDDING_OPTIONS = {
     "position_encoding": "position_encoding",
     "max_length": "max_length",
@@ -23,12 +23,12 @@ EMBEDDING_OPTIONS = {
     "scale_embedding": "scale",
 }
 
-# The embedding options of float vectors, with their names on FeatureEmbedding. The others are for tokens alone.
+# Embedding options of float vectors: name in the builders -> name in FeatureEmbedding. The others are for tokens alone.
 FEATURE_OPTIONS = {name: name for name in ("position_encoding", "max_length")}
 
 
 def make_embedding(vocab_size, dim, options, name):
-    """The embedding of tokens: of the options, or a copy of the layer among them."""
+    """Makes the embedding of tokens from the options, or copies the caller's `embedding`."""
     if options.embedding_layer is None:
         return PositionalEmbedding(vocab_size, dim, **options.embedding, dtype=options.dtype, name=name)
     layer = options.embedding_layer
@@ -43,7 +43,7 @@ Builder = typing.TypeVar("Builder", bound=typing.Callable)
 
 
 def takes_vectors(builder: Builder) -> Builder:
-    """Has a builder take `input_dim` alone: its first argument, the number of tokens, is None where it is left out."""
+    """Gives the first argument of a builder, the number of tokens, the default None, for calls with `input_dim`."""
     first = next(iter(inspect.signature(builder).parameters))
 
     @functools.wraps(builder)
@@ -54,16 +54,16 @@ def takes_vectors(builder: Builder) -> Builder:
 
 
 def check_source(name, vocab_size, input_dim):
-    """Refuses both a vocabulary, the argument `name`, and float vectors, and neither of them."""
+    """Raises ValueError unless exactly one of `vocab_size`, the argument `name`, and `input_dim` is None."""
     if (vocab_size is None) == (input_dim is None):
         raise ValueError(
-            f"One of `{name}` and `input_dim` must be given, the other be None; received "
+            f"Either `{name}` or `input_dim` must be None, and not both; received "
             f"{name}={short_repr(vocab_size)} and input_dim={short_repr(input_dim)}."
         )
 
 
-def refuse_token_options(options, table):
-    """Refuses the options that are for tokens alone, where `input_dim` asks for float vectors."""
+def check_vector_options(options, table):
+    """Raises ValueError for an option of tokens in a model of float vectors, unless it has its default."""
     defaults = default_options(table)
     for name in EMBEDDING_OPTIONS.keys() - FEATURE_OPTIONS.keys():
         if name in options and options[name] != defaults.get(name):
@@ -73,37 +73,40 @@ def refuse_token_options(options, table):
 
 
 def check_embedding(layer, options, names):
-    """Raises ValueError for a value as `embedding` that is not a layer, or next to options that the layer replaces.
+    """Raises ValueError if `embedding` is not a layer or None, or is a layer next to an option that it replaces.
 
     Args:
-        layer: the value.
-        options: those that the caller chose, of which no default is left.
-        names: the options that a layer replaces.
+        layer: the value of `embedding`.
+        options: the options that differ from their defaults.
+        names: names of the options that a layer replaces.
     """
     if take_layer("embedding", layer) is None:
         return
     for name in names:
         if name in options:
             raise ValueError(
-                f"`{name}` does not go with a layer as `embedding`, which brings its own; received "
+                f"`{name}` does not go with a layer as `embedding`, which replaces this option; received "
                 f"{short_repr(options[name])}."
             )
 
 
 def float_input(shape, dtype, name):
-    """The input for float vectors of a model: float64 for a model that computes in it, else Keras' floatx."""
+    """An input for float vectors: float64 for a model that computes in float64, else Keras' floatx."""
     dtype = checks.optional(checks.dtype, "dtype", dtype)
     wide = keras.dtype_policies.get(dtype).compute_dtype == "float64"
     return keras.Input(shape, dtype="float64" if wide else None, name=name)
 
 
 def embed_features(input_dim, dim, options, packed, name, prefix=""):
-    """The inputs for float vectors by name, the vectors (B, T, dim), segment ids and positions (None unless packed)."""
+    """Inputs for float vectors by name, the embedded vectors (B, T, dim), segment ids and positions.
+
+    The last two are None unless `packed`.
+    """
     features_name = f"{prefix}features"
     features = float_input((None, checks.size("input_dim", input_dim)), options.dtype, features_name)
-    places, segment_ids, positions = packed_inputs(packed, prefix)
+    inputs, segment_ids, positions = packed_inputs(packed, prefix)
     masked = MaskedVectors(dtype=options.dtype, name=f"{features_name}_masked")(features)
-    inputs = {features_name: features, **places}
+    inputs = {features_name: features, **inputs}
     if options.embedding_layer is not None:
         if packed:
             raise ValueError(
@@ -114,12 +117,16 @@ def embed_features(input_dim, dim, options, packed, name, prefix=""):
             raise ValueError(f"`embedding` must return (batch, length, width); received {tuple(x.shape)}.")
         return inputs, x, None, None
     embedding = FeatureEmbedding(dim, **options.embedding, dtype=options.dtype, name=name)
-    own = {} if embedding.position_encoding is None else given(positions=positions)
-    return inputs, embedding(masked, **own), segment_ids, positions
+    embedded = embedding(masked, **drop_none(positions=positions if embedding.position_encoding is not None else None))
+    return inputs, embedded, segment_ids, positions
 
 
 def resolve_sharing(share_embeddings, source_vocab_size, target_vocab_size):
-    """The caller's `share_embeddings`; by default whether both vocabularies have one size, which sharing needs."""
+    """The caller's `share_embeddings`; default: whether both vocabularies have the same size.
+
+    Raises:
+        ValueError: `share_embeddings` with vocabularies of different sizes.
+    """
     if share_embeddings is None:
         return source_vocab_size == target_vocab_size
     if share_embeddings and source_vocab_size != target_vocab_size:
@@ -131,19 +138,18 @@ def resolve_sharing(share_embeddings, source_vocab_size, target_vocab_size):
 
 
 def separate_positions(dim, options):
-    """The positions of the source and of the target, each a layer of its own; the embedding is left without."""
+    """Makes two layers for the positions of source and target, and removes the positions from the embedding options."""
     if options.embedding_layer is not None:
         raise ValueError("share_embeddings='tokens' does not go with a layer as `embedding`.")
     if options.embedding["position_encoding"] is None:
-        raise ValueError("share_embeddings='tokens' needs positions that are added: a `position_encoding`.")
-    own = {
-        name: options.embedding[name]
-        for name in ("position_encoding", "max_length", "pad_id")
-        if name in options.embedding
-    }
+        raise ValueError("`position_encoding` must not be None with share_embeddings='tokens'; received None.")
+    names = ("position_encoding", "max_length", "pad_id")
+    of_positions = {name: options.embedding[name] for name in names if name in options.embedding}
     options.embedding.update(position_encoding=None, max_length=None)
-    names = ("source_position_embedding", "target_position_embedding")
-    return tuple(PositionalEmbedding(None, dim, **own, dtype=options.dtype, name=name) for name in names)
+    return tuple(
+        PositionalEmbedding(None, dim, **of_positions, dtype=options.dtype, name=f"{side}_position_embedding")
+        for side in ("source", "target")
+    )
 
 
 def embed(embedding, ids, options, name, positions=None, token_type_ids=None, position_embedding=None, start_id=None):
@@ -154,38 +160,36 @@ def embed(embedding, ids, options, name, positions=None, token_type_ids=None, po
         ids: int (B, T).
         positions: int (B, T) of packed sequences, or None.
         token_type_ids: int (B, T), or None.
-        position_embedding: a PositionalEmbedding without tokens, where `embedding` has no positions of its own, or
-            None.
-        start_id: the token that every row begins with, or None.
+        position_embedding: a PositionalEmbedding without tokens, for an `embedding` without positions; or None.
+        start_id: the first token of every row, or None.
     """
     pad_id = embedding.pad_id
     if start_id is not None and start_id == pad_id and (position_embedding or embedding).position_encoding is not None:
         positions = StartPositions(pad_id, dtype=options.dtype, name=f"{name}_positions")(ids)
     counts = embedding.position_encoding is not None or embedding.max_length is not None
-    x = embedding(ids, **given(positions=positions if counts else None, token_type_ids=token_type_ids))
+    x = embedding(ids, **drop_none(positions=positions if counts else None, token_type_ids=token_type_ids))
     if position_embedding is not None:
-        x = keras.layers.Add(dtype=options.dtype, name=f"{name}_embedded")(
-            [x, position_embedding(ids, **given(positions=positions))]
-        )
+        added = position_embedding(ids, **drop_none(positions=positions))
+        x = keras.layers.Add(dtype=options.dtype, name=f"{name}_embedded")([x, added])
     if start_id is not None:
         x = Start(start_id, pad_id, dtype=options.dtype, name=f"{name}_start")([x, ids])
     return x
 
 
-def given(**call):
+def drop_none(**arguments):
     """The arguments that are not None."""
-    return {name: value for name, value in call.items() if value is not None}
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def token_inputs(packed, ids_name="token_ids", prefix=""):
-    """The inputs for a sequence by name, then its ids, segment ids and positions (None unless packed)."""
+    """Inputs for token ids by name, then the ids, segment ids and positions. The last two are None unless `packed`."""
     ids = integer_input(ids_name)
-    places, segment_ids, positions = packed_inputs(packed, prefix)
-    return {ids_name: ids, **places}, ids, segment_ids, positions
+    inputs, segment_ids, positions = packed_inputs(packed, prefix)
+    return {ids_name: ids, **inputs}, ids, segment_ids, positions
 
 
 def packed_inputs(packed, prefix=""):
-    """The inputs that packed rows have beside their sequences by name, then segment ids and positions, or None."""
+    """Inputs for segment ids and positions of packed rows by name, then both; none and None unless `packed`."""
     if not packed:
         return {}, None, None
     inputs = {name: integer_input(name) for name in (f"{prefix}segment_ids", f"{prefix}positions")}

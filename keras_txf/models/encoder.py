@@ -80,7 +80,7 @@ def encode(
     table=SequenceEncoderOptions,
     prefix="",
 ):
-    """Symbolic inputs, stack.Result, the embedding and sorted options of an encoder.
+    """Symbolic inputs, stack.StackOutputs, the embedding and sorted options of an encoder.
 
     `prefix` is of the names of the layers.
     """
@@ -105,7 +105,7 @@ def encode(
         )
         x = embeddings.embed(embedding, ids, options, f"{prefix}encoder", positions, types)
     else:
-        embeddings.refuse_token_options(options, EncoderOptions)
+        embeddings.check_vector_options(options, EncoderOptions)
         options = stack.sort_options(builder, EncoderBlock, options, EncoderOptions, embeddings.FEATURE_OPTIONS)
         inputs, x, segment_ids, positions = embeddings.embed_features(
             input_dim, sizes.dim, options, packed, "embedding"

@@ -1,4 +1,4 @@
-"""The layers of heads, between an encoder and its logits.
+"""The layers between hidden states and logits.
 
 Legend: B batch, T length, D width, C classes.
 """
@@ -20,10 +20,7 @@ from keras_txf.models import stack
 
 
 def next_sentence_logits(x, dim, dtype):
-    """(B, T, D) -> (B, 2), from the first token.
-
-    A dense layer with tanh stands between, as in BERT.
-    """
+    """(B, T, D) -> (B, 2), from the first token through a Dense layer with tanh, as in BERT."""
     x = Pooling("first", dtype=dtype, name="pooling")(x)
     x = Projection(dim, dtype=dtype, name="pooler")(x)
     x = keras.layers.Activation("tanh", dtype=dtype, name="pooler_activation")(x)
@@ -31,14 +28,14 @@ def next_sentence_logits(x, dim, dtype):
 
 
 def apply_head(x, head, width, dtype, block=None):
-    """What stands before logits: a Dense layer by its activation, or a copy of a layer.
+    """Applies the option `head` before logits.
 
     Args:
         x: (B, D) or (B, T, D).
-        head: an activation, a layer, or None.
-        width: of the Dense layer.
+        head: an activation for a Dense layer, a layer to copy, or None.
+        width: width of the Dense layer.
         dtype: dtype policy of all layers.
-        block: a block whose kind of norm follows the Dense layer, or None.
+        block: a block, whose norm the norm after the Dense layer is like; None: no norm.
     """
     if head is None:
         return x
@@ -47,17 +44,17 @@ def apply_head(x, head, width, dtype, block=None):
     activation = get_activation("head", head)
     x = Projection(width, dtype=dtype, name="head")(x)
     x = keras.layers.Activation(activation, dtype=dtype, name="head_activation")(x)
-    return x if block is None else stack.like_norm(block, "head_norm", dtype)(x)
+    return x if block is None else stack.norm_like(block, "head_norm", dtype)(x)
 
 
 def class_logits(x, num_classes, width, head, dtype):
-    """The logits of classes, (B, C) of (B, D), or (B, T, C) of (B, T, D).
+    """Logits of classes: (B, D) -> (B, C), or (B, T, D) -> (B, T, C).
 
     Args:
         x: (B, D) or (B, T, D).
         num_classes: number C.
-        width: of a dense layer before the logits.
-        head: `ClassHeadOptions` or `SequenceHeadOptions`.
+        width: width of a Dense layer before the logits.
+        head: dict of `ClassHeadOptions` or `SequenceHeadOptions`.
         dtype: dtype policy of all layers.
     """
     x = apply_head(x, head["head"], width, dtype)
@@ -67,7 +64,7 @@ def class_logits(x, num_classes, width, head, dtype):
 
 
 def make_pooling(argument, pooling, name, dtype):
-    """The layer of a pooling: a `Pooling` by its kind, or a copy of a layer."""
+    """Makes a `Pooling` by its kind, or copies a layer."""
     if isinstance(pooling, keras.layers.Layer):
         return copy_layer(pooling, name, dtype=dtype)
     return Pooling(checks.one_of(argument, pooling, POOLINGS), dtype=dtype, name=name)
@@ -75,14 +72,14 @@ def make_pooling(argument, pooling, name, dtype):
 
 @dataclasses.dataclass
 class Logits:
-    """How logits come from hidden states; the fields are arguments of the builders."""
+    """The layers from hidden states to logits of tokens. The fields are options of the builders."""
 
     tie_embeddings: bool = True
     logit_adjustment: LogitAdjustment | None = None
     head: Any = None
 
     def check(self, embedding):
-        """Raises ValueError for what does not go with a builder's `embedding`."""
+        """Raises ValueError if a field does not go with a builder's `embedding`."""
         if self.logit_adjustment is not None and not isinstance(self.logit_adjustment, LogitAdjustment):
             raise ValueError(
                 f"`logit_adjustment` must be None or a LogitAdjustment; received {short_repr(self.logit_adjustment)}."
@@ -94,13 +91,13 @@ class Logits:
             )
 
     def __call__(self, hidden, embedding, vocab_size, dtype, block=None):
-        """(B, T, D) -> (B, T, V); `block` says which norm follows a head that is an activation."""
+        """(B, T, D) -> (B, T, V); `block` is that of `apply_head`."""
         hidden = apply_head(hidden, self.head, hidden.shape[-1], dtype, block)
         if self.tie_embeddings:
             if hidden.shape[-1] != embedding.dim:
                 raise ValueError(
-                    f"`head` must return the width of the embedding, {embedding.dim}; received a head that returns "
-                    f"{tuple(hidden.shape)}."
+                    f"`head` must return the width of the embedding, {embedding.dim}; received a head with outputs of "
+                    f"shape {tuple(hidden.shape)}."
                 )
             logits = embedding(hidden, reverse=True)
         else:
@@ -109,5 +106,5 @@ class Logits:
             return copy_layer(self.logit_adjustment, "logit_adjustment", dtype=dtype)(logits)
         if not self.tie_embeddings:
             return logits
-        # Tied logits have a row of their own in `summary`: the row of the embedding is at the top.
+        # This layer gives tied logits their own row in `summary`: the row of the embedding is at the top.
         return LogitAdjustment(dtype=dtype, name="tied_logits")(logits)

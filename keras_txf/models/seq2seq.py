@@ -131,7 +131,7 @@ def encode_and_decode(
     input_dim=None,
     target_of=None,
 ):
-    """Symbolic inputs, the source ids, the `stack.Result` of each side, the logits.
+    """Symbolic inputs, the source ids, the `stack.StackOutputs` of each side, the logits.
 
     Args:
         vocab_sizes: the numbers of source and of target tokens.
@@ -156,7 +156,7 @@ def encode_and_decode(
                 f"`share_embeddings` does not go with `input_dim`; received {short_repr(share_embeddings)}."
             )
         share_embeddings = False
-        embeddings.refuse_token_options(own, DecoderOptions)
+        embeddings.check_vector_options(own, DecoderOptions)
     share_embeddings = embeddings.resolve_sharing(share_embeddings, source_vocab_size, target_vocab_size)
     for argument, value in (("encoder_options", encoder_options), ("decoder_options", decoder_options)):
         if value is not None and not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The wiring of blocks: options, blocks, final norm, outputs. Every builder is made of these functions."""
+"""The wiring of blocks for all builders: options, blocks, final norm and outputs."""
 
 import dataclasses
 
@@ -18,12 +18,12 @@ from keras_txf.layers.serialization import option_names
 from keras_txf.layers.shown_options import ARGUMENTS, checked, default_options
 from keras_txf.models import embeddings
 from keras_txf.models.checked_model import CheckedModel
-from keras_txf.models.embeddings import EMBEDDING_OPTIONS, given
+from keras_txf.models.embeddings import EMBEDDING_OPTIONS, drop_none
 
 
 @dataclasses.dataclass
 class Options:
-    """The options of a builder, sorted by who takes them."""
+    """The options of a builder, grouped by the layers that take them."""
 
     embedding: dict
     embedding_norm: bool
@@ -36,7 +36,7 @@ class Options:
 
 @dataclasses.dataclass
 class Sizes:
-    """How many blocks there are, and how wide they are; `num_heads` may be a list with a number for each block."""
+    """The number of layers, their width, and the number of query heads or a list with one number for each block."""
 
     num_layers: int
     dim: int
@@ -44,26 +44,29 @@ class Sizes:
 
 
 def sort_options(builder, block_class, options, table, embedding_options=EMBEDDING_OPTIONS):
-    """Splits a builder's options; refuses names that its table does not have.
+    """Groups a builder's options as `Options`.
 
     Args:
         builder: name of the builder, for errors.
         block_class: EncoderBlock or DecoderBlock.
-        options: the caller's keyword arguments, and the defaults of the rest.
-        table: the builder's options, see `option_tables`.
-        embedding_options: those of the embedding, by the name they have here -> their name there.
+        options: dict of all options, with the caller's values or the defaults.
+        table: the table of the builder's options, see `option_tables`.
+        embedding_options: dict of the embedding's options: name in the builder -> name in the embedding layer.
+
+    Raises:
+        ValueError: a name that `table` does not have, or a value that does not fit an option.
     """
     defaults = default_options(table)
     checks.known_names(f"an option of {builder}", options, defaults, ARGUMENTS.get(builder, ()))
     options = without_replaced(options, defaults)
     block_names = set(option_names(block_class)) & defaults.keys()
-    # A list has a value for each block, which checks it.
+    # The blocks check their own options, which may be lists with one value for each block.
     options |= checked(table, {name: value for name, value in options.items() if name not in block_names})
     block = {name: options[name] for name in block_names & options.keys()}
     layer = options.get("embedding")
     chosen = {name: value for name, value in options.items() if value != defaults.get(name, value)}
     embeddings.check_embedding(layer, chosen, embedding_options)
-    embedding = {ours: options[name] for name, ours in embedding_options.items() if name in options}
+    embedding = {layer_name: options[name] for name, layer_name in embedding_options.items() if name in options}
     embedding["position_encoding"] = resolve_encoding(options)
     final_norm = options.get("final_norm")
     if final_norm is None:  # pre-norm leaves the residual stream without a norm at its end
@@ -75,7 +78,7 @@ def sort_options(builder, block_class, options, table, embedding_options=EMBEDDI
 
 
 def without_replaced(options, defaults):
-    """Options without the defaults of what a layer replaces: the caller did not choose them."""
+    """The options without those that a layer replaces in all blocks, as far as they have their defaults."""
     replaced = [
         name
         for part, names in OPTIONS.items()
@@ -86,19 +89,20 @@ def without_replaced(options, defaults):
 
 
 def resolve_encoding(options, absolute="sinusoidal"):
-    """The caller's `position_encoding`; by default the paper's, unless attention has positions of its own."""
-    own = [
-        *each_value(options.get("position")),
-        *(getattr(x, "position_layer", None) for x in each_value(options.get("attention"))),
-    ]
+    """The caller's `position_encoding`. "auto" becomes `absolute`, or None if attention applies positions."""
     embedding = options.get("embedding")
     if isinstance(embedding, keras.layers.Layer):
         return getattr(embedding, "position_encoding", None)
-    auto = absolute if all(x is None for x in own) else None
     position_encoding = checks.one_of(
         "position_encoding", options.get("position_encoding", "auto"), (*ENCODINGS, "auto", None)
     )
-    return auto if position_encoding == "auto" else position_encoding
+    if position_encoding != "auto":
+        return position_encoding
+    in_attention = [
+        *each_value(options.get("position")),
+        *(getattr(layer, "position_layer", None) for layer in each_value(options.get("attention"))),
+    ]
+    return absolute if all(position is None for position in in_attention) else None
 
 
 def heads_for(num_heads, *attentions):
@@ -108,13 +112,13 @@ def heads_for(num_heads, *attentions):
 
 
 def each_value(value):
-    """The values of an option, which a list or tuple holds for each block."""
+    """The values of an option: the items of a list or tuple with one value for each block, or the value alone."""
     return value if isinstance(value, (list, tuple)) and value else [value]
 
 
 @dataclasses.dataclass
-class Result:
-    """The blocks of a stack, and its symbolic tensors: its output, and what stands between."""
+class StackOutputs:
+    """The blocks of a stack, and its symbolic tensors: the output, and those of each block."""
 
     blocks: list
     output: object
@@ -123,11 +127,11 @@ class Result:
     cross_attention_scores: list
 
     def outputs(self, name, tensor, hidden_states, attention_scores):
-        """The model's output alone, or with the extra ones on request a dict in which it has this name."""
+        """A model's output, see `with_extra`, with hidden states and attention scores on request."""
         return with_extra(name, tensor, self.requested(hidden_states, attention_scores))
 
     def requested(self, hidden_states, attention_scores, prefix=""):
-        """The extra outputs by name: `hidden_states_0` is the embedding, the last one the output."""
+        """The requested outputs by name: `hidden_states_0` is the embedding, the last of them the stack's output."""
         named = {}
         checks.boolean("return_hidden_states", hidden_states)
         checks.boolean("return_attention_scores", attention_scores)
@@ -140,7 +144,7 @@ class Result:
 
 
 def with_extra(name, tensor, extra):
-    """A model's output alone, or with the extra ones a dict in which it has this name."""
+    """A model's output: the tensor alone, or a dict of the tensor by its name and of the extra outputs."""
     return {name: tensor, **extra} if extra else tensor
 
 
@@ -149,22 +153,22 @@ def _numbered(name, tensors):
 
 
 def run(block_class, x, sizes, options, name, scores=False, context=None, positions=None, **call):
-    """Embedded tokens or patches -> dropout, the blocks `name`_0, `name`_1, ..., final norm.
+    """Runs embedded tokens or patches through dropout, the blocks `name`_0, `name`_1, ..., and a final norm.
 
-    With `share_blocks` there are fewer blocks than layers, and each stands at several places, one after the other.
+    With `share_blocks` there are fewer blocks than layers, and consecutive layers are one block.
 
     Args:
         block_class: EncoderBlock or DecoderBlock.
         x: (B, T, embedding's dim).
         sizes: the `Sizes`.
-        options: from `sort_options`. A list or tuple holds one value for each block.
+        options: the `Options`. A list or tuple holds one value for each block.
         scores: whether the blocks return their attention scores.
         context: (B, S, D) for cross-attention, or None.
         positions: int (B, T) of packed sequences, or None.
-        call: tensors that every block takes, such as `segment_ids`; those that are None stay out.
+        call: tensors for the call of every block, such as `segment_ids`, or None.
 
     Returns:
-        Result.
+        StackOutputs.
     """
     number = num_layers = checks.size("num_layers", sizes.num_layers)
     if options.share_blocks is not None:
@@ -175,56 +179,57 @@ def run(block_class, x, sizes, options, name, scores=False, context=None, positi
             )
     blocks = make_blocks(block_class, number, sizes.num_heads, options, name)
     first = blocks[0]
-    call = given(**call)
+    call = drop_none(**call)
     if checks.boolean("return_attention_scores", scores):
         call["return_attention_scores"] = True
 
     if options.embedding_norm:
-        x = like_norm(first, f"{name}_embedding_norm", options.dtype)(x)
-    own_rate = getattr(options.embedding_layer, "dropout", None)  # of a layer that drops its outputs itself
-    x = Dropout(first.dropout if own_rate is None else 0.0, dtype=options.dtype, name=f"{name}_dropout")(x)
+        x = norm_like(first, f"{name}_embedding_norm", options.dtype)(x)
+    drops_outputs = getattr(options.embedding_layer, "dropout", None) is not None
+    x = Dropout(0.0 if drops_outputs else first.dropout, dtype=options.dtype, name=f"{name}_dropout")(x)
     if x.shape[-1] != sizes.dim:
         x = Projection(sizes.dim, dtype=options.dtype, name=f"{name}_embedding_projection")(x)
-    result = Result(blocks, None, [x], [], [])
+    result = StackOutputs(blocks, None, [x], [], [])
+    contexts = [] if context is None else [context]
     for block in (blocks[i * number // num_layers] for i in range(num_layers)):
-        own = {} if positions is None or not _takes_positions(block) else {"positions": positions}
-        x = block(x, **own, **call) if context is None else block(x, context, **own, **call)
+        takes_positions = positions is not None and _takes_positions(block)
+        x = block(x, *contexts, **({"positions": positions} if takes_positions else {}), **call)
         if scores:
             x, self_scores, *cross = x
             result.attention_scores.append(self_scores)
             result.cross_attention_scores += cross
         result.hidden_states.append(x)
     if options.final_norm:
-        x = result.hidden_states[-1] = like_norm(first, f"{name}_norm", options.dtype)(x)
+        x = result.hidden_states[-1] = norm_like(first, f"{name}_norm", options.dtype)(x)
     result.output = x
     return result
 
 
 def _takes_positions(block):
+    """Whether the attention of a block uses the argument `positions`."""
     layer = block.attention
-    return (
-        getattr(layer, "position_layer", None) is not None
-        or "positions" in call_parameters(type(layer))
-        and not hasattr(layer, "position_layer")
-    )
+    if hasattr(layer, "position_layer"):
+        return layer.position_layer is not None
+    return "positions" in call_parameters(type(layer))
 
 
-def like_norm(block, name, dtype):
-    """A norm as the block's own."""
+def norm_like(block, name, dtype):
+    """A norm with the options of a block's norms."""
     norm = make_norm(block.norm, block.norm_epsilon, dtype, name, block.use_bias)
     return norm if norm.supports_masking else KeepMask(norm, dtype=norm.dtype_policy, name=name)
 
 
 def make_blocks(block_class, number, num_heads, options, name):
+    """Makes the blocks of a stack, each from its own values of the options."""
     shared = {"num_heads": num_heads, **options.block}
     if _is_relative(shared.get("position")):
         causal = set(each_value(shared.get("causal", block_class is not EncoderBlock)))
         shared["position"] = _shared_bias(num_heads, causal, options.dtype, name)
     relative = [layer for layer in each_value(shared.get("attention")) if _is_relative(getattr(layer, "position", 0))]
-    of_attention = {}
+    relative_bias = None
     if relative:
         causal = {layer.causal for layer in relative}
-        of_attention["position"] = _shared_bias(relative[0].num_heads, causal, options.dtype, name)
+        relative_bias = _shared_bias(relative[0].num_heads, causal, options.dtype, name)
     if not isinstance(shared.get("residual", "sequential"), (str, list, tuple)):
         residual = as_residual(shared["residual"])
         shared["residual"] = [residual.of_block(i, number) for i in range(number)]
@@ -239,49 +244,54 @@ def make_blocks(block_class, number, num_heads, options, name):
         set_policy(layer, options.dtype)  # it is shared and not copied
     blocks = []
     for i in range(number):
-        own = {key: value[i] if isinstance(value, (list, tuple)) else value for key, value in shared.items()}
-        blocks.append(_make_block(block_class, own, shared, options.dtype, f"{name}_{i}", of_attention))
+        values = {key: value[i] if isinstance(value, (list, tuple)) else value for key, value in shared.items()}
+        blocks.append(_make_block(block_class, values, shared, options.dtype, f"{name}_{i}", relative_bias))
     return blocks
 
 
-def _make_block(block_class, own, shared, dtype, name, of_attention):
-    """A block with its own parts: layers among the options are patterns, of which each block gets a copy.
+def _make_block(block_class, values, shared, dtype, name, relative_bias):
+    """Makes a block with copies of the layers among its options.
 
-    A block copies a norm itself, for each sublayer. `of_attention` are options of an attention whose position is
-    "relative".
+    Args:
+        block_class: EncoderBlock or DecoderBlock.
+        values: the options of this block.
+        shared: the options of all blocks.
+        dtype, name: of the block.
+        relative_bias: the position layer that replaces "relative" in a copied attention.
     """
-    parts = {part: own[part] for part in OPTIONS if isinstance(own.get(part), keras.layers.Layer)}
+    parts = {part: values[part] for part in OPTIONS if isinstance(values.get(part), keras.layers.Layer)}
     for part in parts:
-        if any(value is None for value in each_value(shared[part])):  # of other blocks, which the options are for
-            own = {option: value for option, value in own.items() if option not in OPTIONS.get(part, ())}
+        if any(value is None for value in each_value(shared[part])):  # the options are for blocks without this layer
+            values = {option: value for option, value in values.items() if option not in OPTIONS[part]}
     copies = {}
     for part, layer in parts.items():
-        changed = of_attention if part == "attention" and _is_relative(getattr(layer, "position", None)) else {}
-        if part != "norm":
-            copies[part] = copy_layer(layer, part, name, dtype, **changed)
-    return block_class(**{**own, **copies}, dtype=dtype, name=name)
+        if part == "norm":  # the block copies it
+            continue
+        is_relative = part == "attention" and _is_relative(getattr(layer, "position", None))
+        copies[part] = copy_layer(layer, part, name, dtype, **({"position": relative_bias} if is_relative else {}))
+    return block_class(**{**values, **copies}, dtype=dtype, name=name)
 
 
 def _is_relative(position):
-    """Whether a position is T5's: one table of biases for all blocks."""
+    """Whether a position is "relative": T5's table of biases, which all blocks share."""
     return isinstance(position, str) and position == "relative"
 
 
 def _shared_bias(num_heads, causal, dtype, name):
-    """The table of biases of all blocks; `causal` is the set of their values."""
+    """The table of biases of all blocks; `causal` is the set of the blocks' values of that option."""
     if len(causal) > 1:
         raise ValueError(
-            "position='relative' is one table for all blocks, and does not go with a `causal` that differs: "
+            "`causal` must be the same in all blocks with position='relative', whose table they share; "
             f"received causal={sorted(causal)}."
         )
     return RelativeBias(num_heads, bidirectional=causal == {False}, dtype=dtype, name=f"{name}_position")
 
 
 def make_model(inputs, outputs, name, builder, model_class=CheckedModel):
-    """A functional model; a `keras.RematScope` applies to its layers, not to the model.
+    """Makes a functional model. A `keras.RematScope` applies to its layers, not to the model.
 
-    To compute the whole model again at once would keep as much as not to compute it again at all. A model without a
-    name has that of its `builder`, from the second one on with a number: one model holds each name once.
+    Rematerialization of the whole model at once would save no memory. The default of `name` is the name of the
+    `builder`, with a number from the second model on: a model cannot hold two models of one name.
     """
     if not checks.optional(checks.string, "name", name):
         number = keras.backend.get_uid(builder)

@@ -93,7 +93,7 @@ def image_encoder(
 
 
 def encode_images(builder, image_size, patch_size, channels, sizes, options, scores=False, prefix=""):
-    """Symbolic images, stack.Result and sorted options of an encoder of images; `prefix` is of the layers' names."""
+    """Wires an encoder of images: symbolic images, `StackOutputs` and `Options`. `prefix` begins the layers' names."""
     checks.size("channels", channels)
     checks.boolean("patch_bias", options["patch_bias"])
     options = {**options, "position_encoding": stack.resolve_encoding(options, "learned")}
@@ -176,7 +176,7 @@ def image_classifier(
     tokens = without_registers(result.output, options)
     pooled = Pooling(pooling, dtype=options.dtype, name="pooling")(tokens)
     if checks.boolean("pooling_norm", pooling_norm):
-        pooled = stack.like_norm(result.blocks[0], "pooling_norm", options.dtype)(pooled)
+        pooled = stack.norm_like(result.blocks[0], "pooling_norm", options.dtype)(pooled)
     logits = Projection(num_classes, dtype=options.dtype, name="logits")(pooled)
     if distillation_head:
         other = Projection(num_classes, dtype=options.dtype, name="distillation_logits")(result.output[:, 1])

@@ -175,7 +175,7 @@ def test_a_norm_of_each_head_is_float32_and_saved(tmp_path):
 
 @pytest.mark.parametrize("options, words", [
     ({"residual": "parallel"}, ["residual='parallel'", "norm_placement", "'post'"]),
-    ({"residual": "parallel_one_norm"}, ["residual='parallel_one_norm'", "norm_placement='pre'", "'post'"]),
+    ({"residual": "parallel_one_norm"}, ["residual='parallel_one_norm'", "`norm_placement` must be 'pre'", "'post'"]),
 ])  # fmt: skip
 def test_bad_options_are_refused(options, words):
     refused(lambda: txf.layers.EncoderBlock(3, **options), words)

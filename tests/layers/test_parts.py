@@ -73,7 +73,7 @@ def test_copies_of_a_seeded_layer_do_not_begin_alike():
 
 def test_a_position_layer_is_shared_trained_saved_and_decodes(tmp_path, uncompiled):
     """Keras builds this one at its first call: the model has its weights nevertheless."""
-    parts = {"num_heads": 2, "pad_id": None, "position": LogDistance(2)}
+    parts = {"num_heads": 2, "pad_id": None, "position": LogDistance(2, name="log_distance")}
     model = drawing.randomize(txf.models.decoder_generator(11, num_layers=2, dim=8, **parts), seed=3)
     assert [w.path for w in model.weights if "factors" in w.path] == ["decoder_0/attention/log_distance/factors"]
     layers = [model.get_layer(f"decoder_{i}").attention.position_layer for i in range(2)]
