@@ -64,10 +64,7 @@ def test_options_of_a_task_are_those_of_its_builder():
         "num_classes", "pad_id", "token_types", "token_type_ids", "input_dim", "embedding",
         "return_hidden_states", "return_attention_scores", "name",
     }  # fmt: skip
-    assert (
-        "dropout: rate on what each sublayer adds to the residual stream."
-        in txf.tasks.TextClassifier.from_scratch.__doc__
-    )
+    assert "dropout: dropout rate of the output of each sublayer." in txf.tasks.TextClassifier.from_scratch.__doc__
 
 
 def test_options_of_load_are_those_of_builders_and_show_that_the_file_has_their_defaults():

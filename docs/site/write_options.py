@@ -9,9 +9,9 @@ from keras_txf.models import option_tables as models
 
 PAGE = pathlib.Path(__file__).parents[1] / "options.md"
 SECTIONS = {  # heading on the page -> tables whose options are listed, and those whose options are not
-    "Attention": ([layers.HeadOptions, layers.PlaceOptions, layers.CausalOptions], []),
+    "Attention": ([layers.HeadOptions, layers.PositionOptions, layers.CausalOptions], []),
     "Attention as a part": ([layers.AttentionOptions], [layers.HeadOptions]),
-    "Blocks": ([layers.BlockOptions], [layers.HeadOptions, layers.PlaceOptions]),
+    "Blocks": ([layers.BlockOptions], [layers.HeadOptions, layers.PositionOptions]),
     "The whole model": ([models.StackOptions], []),
     "Tokens and positions": (
         [models.EmbeddingOptions, models.EncoderOptions],

@@ -1,6 +1,6 @@
-"""The options that layers and builders share: type, default, meaning and check of each, said once.
+"""The options that layers and builders share. A table defines the type, default, meaning and check of each option once.
 
-`shown_options.py` has constructors and builders take them, and `help` and editors show them.
+`shown_options.py` adds the options of a table to constructors and builders, and to their signatures and docstrings.
 """
 
 import typing
@@ -13,11 +13,11 @@ from keras_txf.layers.serialization import get_initializer
 
 Norm = Any  # "layer", "rms", "rms_zero_centered" or a Keras layer
 Value = typing.TypeVar("Value")
-Each = Value | Sequence[Value]  # of a block one value; of a builder one for all blocks, or a list with one for each
+Each = Value | Sequence[Value]  # one value; in a builder also a list with one value for each block
 
 
 class LayerOptions(TypedDict, total=False):
-    """What Keras takes for every layer."""
+    """Arguments that Keras takes for every layer."""
 
     name: str | None
     dtype: Any
@@ -28,56 +28,58 @@ class LayerOptions(TypedDict, total=False):
 
 class WidthOptions(TypedDict, total=False):
     intermediate_dim: Annotated[
-        Each[int | None], None, "width of the feed-forward network in between; default 4 times D."
+        Each[int | None], None, "width of the hidden layer of the feed-forward network; default 4 times D."
     ]
 
 
 class HeadOptions(TypedDict, total=False):
-    """Options of every attention, by itself or in a block."""
+    """Options of every attention, alone or in a block."""
 
     head_dim: Annotated[
-        Each[int | None], None, "width H of a head; default D / N, which must then be whole.", or_none(checks.size)
+        Each[int | None], None, "width H of a head; default D / N, then N must divide D.", or_none(checks.size)
     ]
     num_key_value_heads: Annotated[
         Each[int | None],
         None,
-        "number K of key-value heads, a divisor of N: 1 is multi-query, between is grouped-query attention. Default N.",
+        "number K of key-value heads, a divisor of N; default N. 1 is multi-query attention, a number between 1 and N "
+        "is grouped-query attention.",
         or_none(checks.size),
     ]
     kernel_initializer: Annotated[
         Any,
         "glorot_uniform",
-        "of every projection. With one seed projections still begin differently: the names of layer and projection "
-        "count.",
+        "initializer of the projections. The seed of an initializer is combined with the names of layer and "
+        "projection, so that all projections begin with different values.",
         get_initializer,
     ]
 
 
-class PlaceOptions(TypedDict, total=False):
-    """Options of self-attention, by itself or in a block."""
+class PositionOptions(TypedDict, total=False):
+    """Options of self-attention, alone or in a block."""
 
     window: Annotated[
         Each[int | None],
         None,
-        "how many tokens a token attends to on each side, itself included: |t - s| < window.",
+        "number of tokens to which a token attends on each side, the token itself included: |t - s| < window. Default: "
+        "no limit.",
         or_none(checks.size),
     ]
     position: Annotated[
         Any,
         None,
-        'positions that attention applies: "rotary", "alibi", "relative" (T5), or a position layer, which layers may '
-        "share.",
+        'positions in attention: "rotary", "alibi", "relative" (T5), or a position layer, which several layers may '
+        "share. Default: none.",
     ]
 
 
 class CausalOptions(TypedDict, total=False):
-    causal: Annotated[Each[bool], False, "whether a token attends only to itself and what came before.", checks.boolean]
+    causal: Annotated[Each[bool], False, "whether a token attends only to itself and earlier tokens.", checks.boolean]
 
 
 class AttentionOptions(HeadOptions, LayerOptions, total=False):
     """Options of both attention layers."""
 
-    dropout: Annotated[float, 0.0, "rate on the attention weights.", checks.rate]
+    dropout: Annotated[float, 0.0, "dropout rate of the attention weights.", checks.rate]
     use_bias: Annotated[bool, True, "whether the projections have a bias.", checks.boolean]
     output_bias: Annotated[
         bool | None, None, "whether the output projection has a bias; default `use_bias`.", or_none(checks.boolean)
@@ -85,23 +87,23 @@ class AttentionOptions(HeadOptions, LayerOptions, total=False):
     key_bias: Annotated[
         bool | None,
         None,
-        "whether the projection of the keys has a bias; default `use_bias`. BEiT and Whisper have none: the bias adds "
-        "the same to all logits of a query.",
+        "whether the projection of the keys has a bias; default `use_bias`. BEiT and Whisper use False, because the "
+        "bias adds one number to all logits of a query.",
         or_none(checks.boolean),
     ]
     qk_norm: Annotated[
         bool | str,
         False,
-        'whether queries and keys go through an RMS norm before rotation: "head", or True, head by head (Qwen 3); '
-        '"head_zero_centered" with factors of 1 + scale (Gemma 3); "full" over all heads together '
-        '(OLMo 2). Or through a layer norm head by head: "layer" (Phi), or "layer_per_head", with factors of each '
-        "head's own and without bias (StableLM 2 12B, Command R+).",
+        'norm of queries and keys before rotation. RMS norms: "head", or True, for each head (Qwen 3); '
+        '"head_zero_centered", for each head with factors 1 + scale (Gemma 3); "full", over all heads together '
+        '(OLMo 2). Layer norms for each head: "layer" (Phi); "layer_per_head", without bias and with separate factors '
+        "for each head (StableLM 2 12B, Command R+). False: no norm.",
     ]
-    norm_epsilon: Annotated[float, 1e-6, "of the norms of `qk_norm`.", checks.positive_number]
+    norm_epsilon: Annotated[float, 1e-6, "epsilon of the norms of `qk_norm`.", checks.positive_number]
     logit_soft_cap: Annotated[
         float | None,
         None,
-        "c bends the logits of attention to c · tanh(logits / c) (Gemma 2).",
+        "c limits the logits of attention to c · tanh(logits / c) (Gemma 2). Default: no limit.",
         or_none(checks.positive_number),
     ]
     scale: Annotated[
@@ -110,20 +112,20 @@ class AttentionOptions(HeadOptions, LayerOptions, total=False):
     sinks: Annotated[
         bool,
         False,
-        "whether each head has a learned logit next to the logits of the keys, to which a query may give weight "
-        "instead of to a key (gpt-oss). The logit is 0 at first.",
+        "whether each head has a learned logit next to the logits of the keys. A query may give weight to the sink "
+        "instead of a key (gpt-oss). The initial logit is 0.",
         checks.boolean,
     ]
     output_projection: Annotated[
         bool,
         True,
-        "whether the output projection W^O follows the heads. The paper's attention is Concat(heads) W^O; with False "
-        "the heads are concatenated alone, (B, T, N * H), as in graph attention networks.",
+        "whether the output projection W^O follows the heads. The paper's attention is Concat(heads) W^O. With False "
+        "the output is Concat(heads), (B, T, N * H), as in graph attention networks.",
         checks.boolean,
     ]
 
 
-class SelfAttentionOptions(AttentionOptions, PlaceOptions, CausalOptions, total=False):
+class SelfAttentionOptions(AttentionOptions, PositionOptions, CausalOptions, total=False):
     """Options of `MultiHeadSelfAttention`."""
 
 
@@ -133,19 +135,20 @@ class CrossAttentionOptions(AttentionOptions, total=False):
     causal: Annotated[
         bool,
         False,
-        "whether a token attends only to the context's vectors up to its own place. The context is then made of the "
-        "same tokens, such as the output of an earlier layer (YOCO).",
+        "whether a token attends only to the vectors of the context up to the position of the token. The context is "
+        "then a sequence of the same tokens, such as the output of an earlier layer (YOCO).",
         checks.boolean,
     ]
 
 
-class BlockOptions(WidthOptions, HeadOptions, PlaceOptions, total=False):
+class BlockOptions(WidthOptions, HeadOptions, PositionOptions, total=False):
     """Options of both blocks, and of every builder."""
 
     activation: Annotated[
         Any,
         "relu",
-        'of the feed-forward network: any Keras activation, "gelu_tanh" (GPT-2, Gemma) or "gelu_sigmoid" (CLIP).',
+        'activation of the feed-forward network: any Keras activation, "gelu_tanh" (GPT-2, Gemma) or "gelu_sigmoid" '
+        "(CLIP).",
     ]
     gated: Annotated[
         Each[bool], False, 'whether a second projection gates the first: SwiGLU with "silu", GEGLU with "gelu".'
@@ -154,37 +157,38 @@ class BlockOptions(WidthOptions, HeadOptions, PlaceOptions, total=False):
     norm: Annotated[
         Norm,
         "layer",
-        '"layer", "rms", which has no bias, "rms_zero_centered", which multiplies by 1 + scale (Gemma), or a layer, of '
-        "which each norm is a copy; `norm_epsilon` then keeps its default.",
+        '"layer"; "rms", without bias; "rms_zero_centered", with factors 1 + scale (Gemma); or a layer, which the '
+        "block copies for each of its norms. With a layer, `norm_epsilon` keeps its default.",
     ]
     norm_placement: Annotated[
         Each[str], "post",
-        '"post" normalises the sum, as the paper does: norm(x + f(x)). "pre" leaves the residual stream alone, x + '
-        'f(norm(x)), which trains deep stacks without warm-up. "sandwich" is x + norm(f(norm(x))), "res_post" x + '
-        'norm(f(x)) (OLMo 2, Swin v2).',
+        'where the norms of a sublayer f are. "post", as in the paper: norm(x + f(x)). "pre": x + f(norm(x)), which '
+        'trains deep stacks without warm-up. "sandwich": x + norm(f(norm(x))). "res_post": x + norm(f(x)) (OLMo 2, '
+        'Swin v2).',
     ]  # fmt: skip
     residual: Annotated[
         Each[Any],
         "sequential",
-        '"sequential", or "parallel": all sublayers read the stream as it enters the block, '
-        'x + f(norm(x)) + g(norm(x)) (GPT-NeoX), but not with the norms "post"; "parallel_one_norm": the same with '
-        'one norm for all, which needs the norms "pre" (GPT-J, Phi, Cohere). Or a `Residual`, for stochastic depth, '
-        "layer scale or a factor.",
+        'the input of the sublayers. "sequential": each sublayer reads the output of the sublayer before it. '
+        '"parallel": all sublayers read the input of the block, x + f(norm(x)) + g(norm(x)) (GPT-NeoX); not with '
+        'norm_placement="post". "parallel_one_norm": the same with one norm for all sublayers; only with '
+        'norm_placement="pre" (GPT-J, Phi, Cohere). Or a `Residual`, for stochastic depth, layer scale or a factor.',
     ]
-    norm_epsilon: Annotated[Each[float], 1e-5, "of every norm.", checks.positive_number]
-    dropout: Annotated[Each[float], 0.1, "rate on what each sublayer adds to the residual stream.", checks.rate]
+    norm_epsilon: Annotated[Each[float], 1e-5, "epsilon of every norm.", checks.positive_number]
+    dropout: Annotated[Each[float], 0.1, "dropout rate of the output of each sublayer.", checks.rate]
     attention: Annotated[
         Any, None,
         "a layer instead of the self-attention, such as a `MultiHeadSelfAttention` with options that a block does not "
-        "have; the block's options of attention then keep their defaults. The layer is called with "
-        "those of `mask`, `attention_mask`, `segment_ids`, `positions`, `cache`, `return_attention_scores` that are "
-        "given; with `cache` among the arguments of its `call` it decodes, see `Cache`.",
+        "have; the block's options of attention then keep their defaults. The block passes its call arguments "
+        "`mask`, `attention_mask`, `segment_ids`, `positions`, `cache` and `return_attention_scores` to the layer, "
+        "if the caller sets them. A layer whose `call` has an argument `cache` decodes, see `Cache`.",
     ]  # fmt: skip
     feed_forward: Annotated[
         Any,
         None,
-        "a layer instead of the feed-forward network, such as a `FeedForward` with dropout inside, called on (B, T, D) "
-        "and, if it takes it, `mask`; `intermediate_dim`, `activation` and `gated` then keep their defaults.",
+        "a layer instead of the feed-forward network, such as a `FeedForward` with dropout inside. The layer is called "
+        "on (B, T, D), and on `mask` if its `call` has this argument. `intermediate_dim`, `activation` and `gated` "
+        "then keep their defaults.",
     ]
 
 
@@ -196,5 +200,8 @@ class DecoderBlockOptions(BlockOptions, LayerOptions, total=False):
     """Options of `DecoderBlock`."""
 
     cross_attention: Annotated[
-        Any, False, "whether the block attends to a context; or a layer that does, called on (B, T, D) and the context."
+        Any,
+        False,
+        "whether the block attends to a context; or a layer for the cross-attention, called on (B, T, D) and the "
+        "context.",
     ]

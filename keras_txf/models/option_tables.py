@@ -1,4 +1,4 @@
-"""The options that builders share beside those of their blocks: see `layers.option_tables`."""
+"""The options that builders share, in addition to the options of their blocks; see `layers.option_tables`."""
 
 from typing import Annotated, Any, TypedDict
 
@@ -15,21 +15,21 @@ class StackOptions(TypedDict, total=False):
     share_blocks: Annotated[
         int | None,
         None,
-        "number of distinct blocks: each stands at several places, one after the other, with the same weights: 4 "
-        "layers of 2 blocks are A A B B (ALBERT has 1). Default `num_layers`: no block is shared. A list of values for "
-        "each block then has so many.",
+        "number of distinct blocks. Consecutive layers then share a block and its weights: 4 layers of 2 blocks are "
+        "A A B B (ALBERT has 1). Default `num_layers`: no layers share a block. A list of values for the blocks has "
+        "this length.",
         or_none(checks.size),
     ]
     final_norm: Annotated[
         bool | None,
         None,
-        'whether a norm follows the last block; default: unless the norms are "post".',
+        'whether a norm follows the last block; default: True unless norm_placement="post".',
         or_none(checks.boolean),
     ]
     embedding_norm: Annotated[
         bool, False, "whether a norm follows the embedding, as in BERT and CLIP's image encoder.", checks.boolean
     ]
-    dtype: Annotated[Any, None, "dtype policy of all layers; default Keras' own."]
+    dtype: Annotated[Any, None, "dtype policy of all layers; default: Keras' default policy."]
 
 
 class PositionedEmbeddingOptions(StackOptions, total=False):
@@ -39,12 +39,12 @@ class PositionedEmbeddingOptions(StackOptions, total=False):
         str | None, "auto",
         'absolute positions at the embedding: "sinusoidal" (the paper\'s), "sinusoidal_halves" (Marian), '
         '"sinusoidal_inclusive" (Whisper), "sinusoidal_inclusive_from_2" (M2M100), "learned", "fixed" (a table that is '
-        'not trained), or None. "auto" is the paper\'s, or None where `position` has attention see to it.',
+        'not trained), or None. "auto" is None if attention has a `position`, else "sinusoidal".',
     ]  # fmt: skip
     scale_embedding: Annotated[
         bool | float,
         True,
-        "whether token embeddings are multiplied by sqrt(dim), as in the paper; or another factor.",
+        "whether token embeddings are multiplied by sqrt(dim), as in the paper; or a number as the factor.",
         checks.switch_or_factor,
     ]
 
@@ -53,12 +53,12 @@ class EmbeddingOptions(PositionedEmbeddingOptions, total=False):
     """Options of every builder that reads token ids."""
 
     max_length: Annotated[int | None, None, "longest input, and the number of learned or fixed positions."]
-    pad_id: Annotated[int | None, 0, "the token of padding; None: no token is padding."]
+    pad_id: Annotated[int | None, 0, "the padding token; None: no token is padding."]
     embedding: Annotated[
         keras.layers.Layer | None,
         None,
-        "a `PositionalEmbedding` instead of the one that these options describe, for what a builder has no option for. "
-        "The model gets a copy. A projection follows if its width is not `dim` (ELECTRA). The options of the embedding "
+        "a `PositionalEmbedding` that replaces the builder's embedding, with options that a builder does not have. The "
+        "model gets a copy. A projection follows if its width is not `dim` (ELECTRA). The options of the embedding "
         "then keep their defaults.",
     ]
 
@@ -67,7 +67,7 @@ class EncoderOptions(BlockOptions, CausalOptions, EmbeddingOptions, total=False)
     """Options of the masked language model, which reads tokens alone."""
 
     token_types: Annotated[
-        int | None, None, "number of kinds of tokens, each with a learned vector to add (BERT's sentences A and B)."
+        int | None, None, "number of token types, each with a learned vector that is added (BERT's sentences A and B)."
     ]
 
 
@@ -77,84 +77,84 @@ class SequenceEncoderOptions(EncoderOptions, total=False):
     input_dim: Annotated[
         int | None,
         None,
-        "width F of float vectors in place of tokens, with vocab_size=None. The input is then `features`, float (B, T, "
-        "F). Padding is told by a Keras mask, such as that of `keras.layers.Masking`, or in a dict of `features` and "
-        "`features_mask`, bool (B, T), True at real vectors.",
+        "width F of float vectors instead of tokens, with vocab_size=None. The input is then `features`, float (B, T, "
+        "F). A Keras mask marks the padding, such as the mask of `keras.layers.Masking`. Or the input is a dict of "
+        "`features` and `features_mask`, bool (B, T), True at real vectors.",
     ]
     embedding: Annotated[
         keras.layers.Layer | None,
         None,
-        "a `PositionalEmbedding` instead of the one that the options describe, or with `input_dim` a layer that takes "
-        "the float vectors to (B, S, width) and brings its own positions, such as `AudioEmbedding`. The model gets a "
-        "copy. A projection follows if its width is not `dim` (ELECTRA). The options of the embedding then keep their "
+        "a `PositionalEmbedding` that replaces the builder's embedding. With `input_dim`: a layer with its own "
+        "positions that takes the float vectors to (B, S, width), such as `AudioEmbedding`. The model gets a copy. A "
+        "projection follows if its width is not `dim` (ELECTRA). The options of the embedding then keep their "
         "defaults.",
     ]
 
 
 class ClassHeadOptions(TypedDict, total=False):
-    """Options of what makes logits of classes."""
+    """Options of the head for logits of classes."""
 
     head: Annotated[
         Any,
         None,
-        'what stands before the logits: the activation of a Dense layer of width `dim`, "tanh" in BERT, or a layer, of '
-        "which the model gets a copy. Default: nothing.",
+        'the layer before the logits: an activation for a Dense layer of width `dim`, such as "tanh" in BERT; or a '
+        "layer, which the model copies. Default: no layer.",
     ]
-    head_dropout: Annotated[float, 0.0, "rate on what the logits are made of.", checks.rate]
+    head_dropout: Annotated[float, 0.0, "dropout rate of the input of the logits.", checks.rate]
 
 
 class SequenceHeadOptions(ClassHeadOptions, total=False):
-    """Options of what makes logits of a whole sequence."""
+    """Options of the head for logits of a whole sequence."""
 
     pooling: Annotated[
         Any,
         "mean",
-        'how a sequence becomes one vector: "mean", "first", "last" or another `kind` of `Pooling`; or a layer, called '
-        "on (B, T, D) and, if it takes it, `mask`, of which the model gets a copy.",
+        'how a sequence becomes one vector: "mean", "first", "last" or another `kind` of `Pooling`; or a layer, which '
+        "the model copies. The layer is called on (B, T, D), and on `mask` if its `call` has this argument.",
     ]
     logit_bias: Annotated[bool, True, "whether each class has a bias.", checks.boolean]
 
 
 class MaskedHeadOptions(TypedDict, total=False):
-    """Options of what makes logits of hidden tokens."""
+    """Options of the head for logits of masked tokens."""
 
     head: Annotated[
         Any,
         "gelu",
-        "what stands before the logits: the activation of a Dense layer as wide as the embedding, which a norm "
-        "follows, or a layer, of which the model gets a copy. None: nothing (EuroBERT).",
+        "the layers before the logits: an activation for a Dense layer as wide as the embedding, and a norm; or a "
+        "layer, which the model copies. None: no layer (EuroBERT).",
     ]
     tie_embeddings: Annotated[
-        bool, True, "whether the logits use the transposed embedding or a Dense layer of their own.", checks.boolean
+        bool, True, "whether the logits use the transposed embedding, or a separate Dense layer.", checks.boolean
     ]
     logit_bias: Annotated[bool, True, "whether each token of the vocabulary has a bias.", checks.boolean]
 
 
 class LogitOptions(TypedDict, total=False):
-    """Options of what makes the logits of the next token."""
+    """Options of the logits of the next token."""
 
     tie_embeddings: Annotated[
         bool,
         True,
-        "whether the logits use the transposed embedding (the paper does) or a Dense layer of their own.",
+        "whether the logits use the transposed embedding, as in the paper, or a separate Dense layer.",
         checks.boolean,
     ]
     logit_adjustment: Annotated[
         keras.layers.Layer | None,
         None,
-        "a `LogitAdjustment` after the logits, of which the model gets a copy: a factor (T5), a bias for each token "
-        "(BART) or a soft cap (Gemma 2).",
+        "a `LogitAdjustment` after the logits, which the model copies: a factor (T5), a bias for each token (BART) or "
+        "a soft cap (Gemma 2). Default: none.",
     ]
 
 
 class GeneratorHeadOptions(LogitOptions, total=False):
-    """Options of what makes the logits of the next token, and of what stands before the logits."""
+    """Options of the head for the logits of the next token."""
 
     head: Annotated[
         Any,
         None,
-        "what stands before the logits: the activation of a Dense layer of width `dim`, which a norm follows, or a "
-        "layer, of which the model gets a copy (ModernBERT's decoder). Default: nothing.",
+        "the layers before the logits: an activation for a Dense layer of width `dim`, and a norm; or a layer, which "
+        "the model copies (ModernBERT's decoder). Default: no layer.",
     ]
 
 
@@ -168,8 +168,9 @@ class ContextOptions(DecoderOptions, total=False):
     cross_attention: Annotated[
         Any,
         None,
-        "of decoders: a layer in place of the cross-attention, called on (B, T, D), the context and, if it takes it, "
-        "`context_mask`. It decodes as `CrossAttention` does if it has `project_context`.",
+        "a layer instead of the decoder's cross-attention. The layer is called on (B, T, D) and the context, and on "
+        "`context_mask` if its `call` has this argument. A layer with a method `project_context` decodes, as "
+        "`CrossAttention` does.",
     ]
 
 
@@ -203,44 +204,52 @@ class ImageOptions(BlockOptions, CausalOptions, StackOptions, total=False):
     position_encoding: Annotated[
         str | None,
         "auto",
-        'positions of patches: "learned", "sinusoidal", or None. "auto" is "learned", or None where `position` has '
-        "attention see to it.",
+        'positions of patches: "learned", "sinusoidal", or None. "auto" is None if attention has a `position`, else '
+        '"learned".',
     ]
-    norm_placement: Annotated[Each[str], "pre", '"pre", the paper\'s, "post" or "sandwich", see `EncoderBlock`.']
+    norm_placement: Annotated[
+        Each[str], "pre", '"pre", as in the paper, "post", "sandwich" or "res_post", see `EncoderBlock`.'
+    ]
     activation: Annotated[
-        Any, "gelu", "of the feed-forward network, the paper's; any Keras activation, see `EncoderBlock`."
+        Any, "gelu", "activation of the feed-forward network, as in the paper; see `EncoderBlock` for others."
     ]
     class_token: Annotated[
         bool | str,
         "auto",
-        'whether a learned token stands before the patches; "auto": it does, in a classifier if `pooling` is "first", '
-        '"others" or "first_and_others".',
+        'whether a learned class token precedes the patches. "auto" is True; in a classifier it is True if `pooling` '
+        'is "first", "others" or "first_and_others".',
     ]
     distillation_token: Annotated[
-        bool, False, "whether a second learned token stands between the class token and the patches (DeiT)."
+        bool, False, "whether a learned distillation token follows the class token, before the patches (DeiT)."
     ]
     register_tokens: Annotated[
-        int, 0, "number of learned tokens after these, without positions, that no pooling reads (DINOv3)."
+        int,
+        0,
+        "number of learned register tokens before the patches, without positions; no pooling reads them (DINOv3).",
     ]
     interpolate_positions: Annotated[
-        bool, False, "whether images of other sizes are taken, and learned positions are interpolated for them."
+        bool, False, "whether the model accepts images of other sizes, and interpolates the learned positions."
     ]
     patch_bias: Annotated[bool, True, "whether the projection of patches has a bias."]
     drop_remainder: Annotated[
         bool,
         False,
-        "whether pixels at the right and at the bottom that fill no patch are dropped, as a convolution does (SigLIP); "
-        "else images of such a size are refused.",
+        "whether to drop pixels at the right and at the bottom that fill no patch, as a convolution does (SigLIP). "
+        "With False such an image raises ValueError.",
     ]
     embeddings_initializer: Annotated[
-        Any, None, "of positions and of the tokens before the patches; default normal with standard deviation 0.02."
+        Any,
+        None,
+        "initializer of positions and of the tokens before the patches; default: normal with standard deviation 0.02.",
     ]
 
 
 class DualEncoderOptions(BlockOptions, StackOptions, total=False):
     """Options of both towers of a dual encoder."""
 
-    norm_placement: Annotated[Each[str], "pre", '"pre", CLIP\'s, "post" or "sandwich", see `EncoderBlock`.']
+    norm_placement: Annotated[
+        Each[str], "pre", '"pre", as in CLIP, "post", "sandwich" or "res_post", see `EncoderBlock`.'
+    ]
     activation: Annotated[
-        Any, "gelu_sigmoid", "of the feed-forward network, CLIP's; any Keras activation, see `EncoderBlock`."
+        Any, "gelu_sigmoid", "activation of the feed-forward network, as in CLIP; see `EncoderBlock` for others."
     ]
