@@ -1,7 +1,7 @@
-"""Adapters of a Dense or EinsumDense layer: a product of low rank beside its kernel (LoRA), or a kernel in its place.
+"""Adapters of a Dense or EinsumDense layer: a low-rank product added to its kernel (LoRA), or another kernel.
 
-A layer gets its first adapter by a change of its class, in place, and its own class again when the last one is removed.
-Its paths, its weights and the graphs that it stands in stay. No layer without an adapter runs a line of this file.
+The first adapter changes the class of the layer in place, and the removal of the last adapter restores the class.
+Paths, weights and graphs of the layer stay the same. A layer without adapters runs no code of this file.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ from keras_txf.checks import short_repr
 from keras_txf.layers.class_change import Changed, change_class
 from keras_txf.layers.saved_state import CHANGES
 
-QUANTIZED = (None, "int8", "int4")  # the modes of a base that may have adapters
+QUANTIZED = (None, "int8", "int4")  # quantization modes of layers that may have adapters
 ADAPTED = (keras.layers.Dense, keras.layers.EinsumDense)
 OF_DENSE = "...x,xy->...y"  # the equation of Dense
-PRODUCT = object()  # in place of the name of an adapter: the layer without an adapter and without its activation
+PRODUCT = object()  # instead of the name of an adapter: the layer without adapter and without activation
 _using = contextvars.ContextVar("names of adapters by the id of a layer", default=types.MappingProxyType({}))
 
 
 class _Adapter:
-    """Variables of a layer, float32 under every policy: a small step on a bfloat16 number would be rounded away."""
+    """Variables of a layer, in float32 under every policy: bfloat16 would round small steps of training away."""
 
     def __init__(self, layer, name, **options):
         self.options, self.equation = options, _equation(layer)
@@ -42,14 +42,14 @@ class _Adapter:
 
 
 class LowRank(_Adapter):
-    """x A B · alpha / rank, added to the product of the layer. B begins with zeros, A as in PyTorch's LoRA and PEFT.
+    """x A B · alpha / rank, added to the product of the layer. B is initially zero, and A as in PEFT.
 
-    A has the axes of the kernel with the rank in place of the last one, B the rank and that axis, as in Keras' LoRA of
-    EinsumDense: A B has the shape of the kernel, and a Dense layer is the EinsumDense of ...x,xy->...y.
+    A has the axes of the kernel, except the rank as its last axis. B has the rank and the last axis of the kernel. So
+    A B has the shape of the kernel, as in Keras' LoRA of EinsumDense. A Dense layer is the EinsumDense ...x,xy->...y.
     """
 
     checks = {"rank": checks.positive_integer, "alpha": checks.positive_number, "dropout": checks.rate}
-    kind, adds = "low_rank", True  # to the product of the layer, rather than taking its place
+    kind, adds = "low_rank", True  # adds to the product of the layer instead of replacing it
 
     @staticmethod
     def weights(layer, rank, **_):
@@ -60,7 +60,7 @@ class LowRank(_Adapter):
         return {"lora_a": ((*others, rank), fan_in), "lora_b": ((rank, last), "zeros")}
 
     def update(self, inputs, training=False):
-        """What is added to the product with `inputs`; with None, to the kernel."""
+        """The term added to the product with `inputs`; for None the term added to the kernel."""
         if training and self.seed is not None:
             inputs = dropout(inputs, self.options["dropout"], self.seed)
         a, b = self.variables["lora_a"], self.variables["lora_b"]
@@ -74,7 +74,7 @@ class LowRank(_Adapter):
 
 
 class Whole(_Adapter):
-    """A kernel and a bias in place of the layer's, which they begin as: for a new head, which has nothing to keep."""
+    """Replaces the kernel and the bias of a layer, initially by copies of them; for heads that are trained anew."""
 
     kind, checks, adds = "whole", {}, False
 
@@ -83,7 +83,7 @@ class Whole(_Adapter):
         """Shape and initializer of each variable, by name."""
 
         def begin(values, shape, dtype):
-            return ops.copy(ops.cast(values(), dtype))  # another array, for JAX must not train the base's own
+            return ops.copy(ops.cast(values(), dtype))  # a copy, because JAX must not train the base's array
 
         weights = {"kernel": (kernel_shape(layer), functools.partial(begin, lambda: float_kernel(layer)))}
         bias = vars(layer)["bias"]
@@ -94,25 +94,25 @@ KINDS = {cls.kind: cls for cls in (LowRank, Whole)}
 
 
 def takes_adapters(layer):
-    """Whether a layer is built and computes what Dense or EinsumDense does: a subclass with its own `call` may not."""
+    """Whether a layer is built and has the `call` of Dense or EinsumDense, or of this package's subclasses."""
     owner = next(cls for cls in type(layer).__mro__ if "call" in vars(cls))
     known = owner in ADAPTED or owner.__module__.startswith("keras_txf.")
     return isinstance(layer, ADAPTED) and layer.built and known
 
 
 def _equation(layer):
-    """The einsum of a layer: inputs, kernel -> outputs."""
+    """The equation of a layer: inputs, kernel -> outputs."""
     return OF_DENSE if isinstance(layer, keras.layers.Dense) else layer.equation
 
 
 def _axes_of_inputs(equation):
-    """The axes of the kernel that are summed over."""
+    """The axes of the kernel over which the einsum sums."""
     inputs, kernel, outputs = re.split(",|->", equation)
     return [axis for axis, letter in enumerate(kernel) if letter in inputs and letter not in outputs]
 
 
 def _einsum_low_rank(equation, x, a, b):
-    """The einsum of x and A B, without the product A B, which has the size of the kernel."""
+    """The einsum of x, A and B. It never computes A B, which has the size of the kernel."""
     inputs, kernel, outputs = re.split(",|->", equation)
     rank = next(letter for letter in string.ascii_letters if letter not in equation)
     factors = [(kernel[:-1] + rank, a), (rank + kernel[-1], b)]
@@ -123,7 +123,7 @@ def _einsum_low_rank(equation, x, a, b):
 
 
 def attach(layer, name, kind, **options):
-    """Adds one of the `KINDS`, not active, to a layer that `takes_adapters`, of one of the modes `QUANTIZED`."""
+    """Adds an inactive adapter, one of `KINDS`, to a layer that `takes_adapters` and has a mode of `QUANTIZED`."""
     adapter = KINDS[kind](layer, name, **options)
     if not isinstance(layer, Adapted):
         quantize = functools.partial(_quantize, layer, layer.quantize)
@@ -138,7 +138,7 @@ def attach(layer, name, kind, **options):
 
 
 def detach(layer, name):
-    """Removes an adapter, active or not; with the last one the layer is what it was."""
+    """Removes an adapter, active or not. The removal of the last adapter restores the class of the layer."""
     adapter = layer.adapters.pop(name)
     for variable in adapter.variables.values():
         untrack(layer, variable)
@@ -158,21 +158,21 @@ def adapters_of(layer):
 
 
 def describe(layer):
-    """Kind and options of each adapter of any layer by name, as `attach` takes them."""
+    """Kind and options of each adapter of any layer by name, for `attach`."""
     return {name: [adapter.kind, adapter.options] for name, adapter in adapters_of(layer).items()}
 
 
 def active_adapters(model):
-    """The name of the active adapter of each layer that has adapters, in order."""
+    """The names of the active adapters of all layers with adapters, in order."""
     return tuple(layer.active for layer in flatten_layers(model) if isinstance(layer, Adapted))
 
 
 class Adapted(Changed):
-    """A change of the class of a Dense or EinsumDense layer: `adapters` by name, of which one may be active."""
+    """The mixin of a Dense or EinsumDense layer with `adapters` by name; one of them may be active."""
 
     @property
     def active(self):
-        """The name of the adapter that counts, or None."""
+        """The name of the active adapter, or None."""
         return _using.get().get(id(self), self.chosen)
 
     @active.setter
@@ -181,7 +181,7 @@ class Adapted(Changed):
 
     @contextlib.contextmanager
     def using(self, name):
-        """A scope, of this thread alone, in which another adapter is the active one, or none."""
+        """A scope of this thread in which another adapter is active, or no adapter for None."""
         token = _using.set({**_using.get(), id(self): name})
         try:
             yield
@@ -190,7 +190,7 @@ class Adapted(Changed):
 
     @property
     def kernel(self):
-        """With the active adapter; of a quantized layer with an adapter of low rank the kernel alone, as it is kept."""
+        """The kernel with the active adapter; of a quantized layer with a low-rank adapter its integer kernel alone."""
         kernel, adapter = super().kernel, self.adapters.get(self.active)
         if adapter is None or (adapter.adds and self.quantization_mode is not None):
             return kernel
@@ -206,7 +206,7 @@ class Adapted(Changed):
         return keras.activations.linear if self.active is PRODUCT else vars(self)["activation"]
 
     @activation.setter
-    def activation(self, function):  # Keras sets it in order to compute it again in the backward pass
+    def activation(self, function):  # Keras sets the activation for rematerialization
         vars(self)["activation"] = function
 
     def call(self, inputs, training=None):
@@ -219,7 +219,7 @@ class Adapted(Changed):
         adapter = self.adapters.get(self.active)
         if adapter is None:
             return call(inputs, training=training)
-        if not adapter.adds:  # its kernel is float, whatever the layer's own is
+        if not adapter.adds:  # its kernel is float, also if the layer is quantized
             return super().call(inputs, training=training)
         with self.using(PRODUCT):
             outputs = call(inputs, training=training)
@@ -242,7 +242,7 @@ class Adapted(Changed):
 
 
 def _quantize(layer, quantize, mode=None, config=None, **_):
-    """In place of the function that Keras has put on each layer, which knows the class that the layer had then."""
+    """Replaces the method `quantize` that Keras set on the layer, and that expects the layer's earlier class."""
     received = config if isinstance(config, str) else getattr(config, "mode", mode)
     if received not in QUANTIZED:
         raise ValueError(
@@ -254,7 +254,7 @@ def _quantize(layer, quantize, mode=None, config=None, **_):
 
 def _attach_all(layer, described):
     for name, (kind, options) in described["adapters"].items():
-        if name not in adapters_of(layer):  # of a layer that came with a configuration of its own
+        if name not in adapters_of(layer):  # the layer's own configuration may have restored it
             attach(layer, name, kind, **options)
     layer.active = described["active"]
 

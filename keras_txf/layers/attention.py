@@ -12,6 +12,7 @@ from keras_txf.layers.multi_head import (
     attend,
     attend_spec,
     build_projections,
+    check_absent_with_cache,
     check_bias_and_prefix,
     check_context,
     check_masks,
@@ -19,7 +20,6 @@ from keras_txf.layers.multi_head import (
     check_same_length,
     project_context,
     project_query,
-    refuse_with_cache,
     set_attention_options,
     token_positions,
 )
@@ -34,10 +34,10 @@ from keras_txf.ops.positions import PositionBias, add_bias
 
 @register
 class MultiHeadSelfAttention(Layer):
-    """Attention of a sequence to itself, with every mask and every kind of position.
+    """Attention of a sequence to itself, with all masks and positions of the package.
 
-    Use it alone in any Keras model, or through `EncoderBlock` and `DecoderBlock`. Each head is
-    `dim // num_heads` wide unless `head_dim` says otherwise.
+    Use it alone in any Keras model, or through `EncoderBlock` and `DecoderBlock`. The width of a head is
+    `dim // num_heads`, or `head_dim`.
 
     Args:
         num_heads: number N of query heads.
@@ -47,17 +47,17 @@ class MultiHeadSelfAttention(Layer):
         inputs: float (B, T, D).
         mask: bool (B, T), True at real tokens. Keras fills it, or `inputs_mask` next to other tensors.
         attention_mask: bool (T, T), (B, T, T) or (B, N or 1, T, T), True where a token may attend.
-        segment_ids: int (B, T); tokens see only their own segment. For packed sequences.
-        positions: int (T,) or (B, T), for `position`; default 0, 1, 2, ... With a cache: for rotary positions alone.
+        segment_ids: int (B, T); tokens attend only to their own segment. For packed sequences.
+        positions: int (T,) or (B, T), for `position`; default 0, 1, 2, ... With a cache: for rotary positions only.
         attention_bias: float (B or 1, N or 1, T, T), added to the scaled logits.
-        prefix_length: int (B,), with `causal`: the first tokens, as many, see each other both ways (a prefix language
-            model). The rows are padded on the right.
-        cache: a `Cache`, which decoding passes: it keeps keys and values, and brings padding and positions.
-            `attention_mask` and `attention_bias` are then those of all positions, (..., L, L).
+        prefix_length: int (B,), with `causal`: this number of first tokens attend to each other in both directions (a
+            prefix language model). The rows are padded on the right.
+        cache: a `Cache`, which decoding passes. It keeps keys and values, and holds padding and positions.
+            `attention_mask` and `attention_bias` then cover all positions, (..., L, L).
         return_attention_scores: also return the weights (B, N, T, T), before dropout.
 
-    All masks hold together. A token that `attention_mask` lets see nothing gets zeros before the
-    output projection; what a padding token gets is finite, and of no concern.
+    A token attends only where all masks allow it. If `attention_mask` allows nothing for a token, the heads return
+    zeros for it. The outputs at padding tokens are finite and have no meaning.
 
     Returns:
         (B, T, D), or (B, T, N * H) with `output_projection=False`; and the scores if asked for.
@@ -105,12 +105,12 @@ class MultiHeadSelfAttention(Layer):
         training=None,
     ):
         if cache is not None:
-            refuse_with_cache(segment_ids=segment_ids)
+            check_absent_with_cache(segment_ids=segment_ids)
             allowed, added = cache.pairs(attention_mask, attention_bias, prefix_length, self.window)
             query, key, value = self._project(inputs, token_positions(inputs, positions, cache))
             key, value = cache.update(key, value)
-            own, training = self._bias(query, key, cache.positions, cache.key_positions), False
-            check_positions_with_cache(self, positions, own)
+            position_bias, training = self._bias(query, key, cache.positions, cache.key_positions), False
+            check_positions_with_cache(self, positions, position_bias)
         else:
             padding = inputs_mask if mask is None else mask
             self._check_call(inputs, padding, attention_mask, segment_ids, positions, attention_bias, prefix_length)
@@ -119,11 +119,12 @@ class MultiHeadSelfAttention(Layer):
             allowed = AttentionMask(
                 self.causal, self.window, padding, segment_ids, segment_ids, attention_mask, prefix=prefix_length
             )
-            own, added = self._bias(query, key, positions, positions, training), attention_bias
-        bias, any_hidden = add_bias(own, added), attention_mask is not None
+            position_bias, added = self._bias(query, key, positions, positions, training), attention_bias
+        zero_empty_rows = attention_mask is not None
         return attend(
-            self, query, key, value, allowed, bias, any_hidden, return_attention_scores, training, self.logit_scale()
-        )
+            self, query, key, value, allowed, add_bias(position_bias, added), zero_empty_rows,
+            return_attention_scores, training, self.logit_scale(),
+        )  # fmt: skip
 
     def _check_call(self, inputs, padding, attention_mask, segment_ids, positions, attention_bias, prefix_length):
         check_bias_and_prefix(self, inputs, inputs, attention_bias, prefix_length)
@@ -155,12 +156,12 @@ class MultiHeadSelfAttention(Layer):
         return attend_spec(self, inputs, inputs, return_attention_scores)
 
     def logit_scale(self):
-        """The factor on the logits, which is smaller for positions that add terms to them."""
+        """The factor on the logits: `scale`, or 1 / sqrt(terms · H), where positions may add terms to the product."""
         terms = 1 + getattr(self.position_layer, "added_terms", 0)
         return 1 / math.sqrt(terms * (self.query.units // self.num_heads)) if self.scale is None else self.scale
 
     def cache_spec(self, inputs_shape):
-        """The shape of the output of a call with a cache, and heads and width of its keys and of its values."""
+        """The shape of the output of a call with a cache, and (heads, width) of its keys and of its values."""
         head_dim = self.key.units // (self.num_key_value_heads or self.num_heads)
         width = inputs_shape[-1] if self.output_projection else self.num_heads * head_dim
         return (*inputs_shape[:-1], width), *[(self.num_key_value_heads or self.num_heads, head_dim)] * 2
@@ -169,7 +170,7 @@ class MultiHeadSelfAttention(Layer):
         layer = self.position_layer
         if hasattr(layer, "bias_of_content"):
             return layer.bias_of_content(self, query, key, query_positions, key_positions, training)
-        if layer is None or getattr(type(layer), "bias", None) is Rotary.bias:  # it turns queries and keys alone
+        if layer is None or getattr(type(layer), "bias", None) is Rotary.bias:  # rotary positions have no bias
             return None
         return PositionBias(layer, query_positions, key_positions)
 
@@ -192,17 +193,17 @@ class CrossAttention(Layer):
 
     Call arguments:
         inputs: float (B, T, D), the queries.
-        context: float (B, S, any width), the keys and values; left out where a cache holds them. With `causal` S is T,
-            and beside a cache comes the context of the new tokens.
+        context: float (B, S, any width), for keys and values. None if a cache holds them. With `causal` S is T; a call
+            with a cache then takes the context of the new tokens.
         context_mask: bool (B, S), True at real tokens of the context. Keras fills it from the context.
         attention_mask: bool (T, S), (B, T, S) or (B, N or 1, T, S), True where a query may attend.
         attention_bias: float (B or 1, N or 1, T, S), added to the scaled logits.
-        segment_ids, context_segment_ids: int (B, T) and (B, S), both or none: a query sees only the
-            context of its own segment.
-        cache: a `Cache`, which decoding passes in place of the context, its mask and the arguments above.
+        segment_ids, context_segment_ids: int (B, T) and (B, S), always together: a query attends only to
+            the context of its own segment.
+        cache: a `Cache`, which decoding passes instead of the context, its mask and the arguments above.
         return_attention_scores: also return the weights (B, N, T, S), before dropout.
 
-    A query that may see nothing, as with a context all of padding, gets zeros before the output projection.
+    The heads return zeros for a query that may attend to nothing, such as with a context that is all padding.
 
     Returns:
         (B, T, D), or (B, T, N * H) with `output_projection=False`; and the scores if asked for.
@@ -245,7 +246,7 @@ class CrossAttention(Layer):
         training=None,
     ):
         if cache is not None:
-            refuse_with_cache(
+            check_absent_with_cache(
                 context=None if self.causal else context, context_mask=context_mask, attention_mask=attention_mask,
                 segment_ids=segment_ids, context_segment_ids=context_segment_ids, attention_bias=attention_bias,
             )  # fmt: skip

@@ -16,18 +16,18 @@ from keras_txf.layers.serialization import get_initializer, inherit, own_initial
 
 @register
 class AttentionPooling(Layer):
-    """One vector for each sequence, by attention of many heads from a learned query, and a feed-forward network.
+    """One vector for each sequence, by multi-head attention with a learned query, and a feed-forward network.
 
-    Use it where one mean is too little: it is the head of SigLIP's image encoder. `Pooling("attention")` is smaller: it
-    has one head and no projections. With x = attention(query, inputs) the output is x + feed_forward(norm(x)).
+    With x = attention(query, inputs) the output is x + feed_forward(norm(x)). It is the head of SigLIP's image encoder.
+    `Pooling("attention")` is smaller, with one head and without projections.
 
     Args:
         num_heads: number of heads.
-        intermediate_dim: width of the feed-forward network in between; default 4 times D.
-        activation: of the feed-forward network, see `FeedForward`.
-        norm_epsilon: of the norm.
-        kernel_initializer: of every projection.
-        query_initializer: of the learned query; default normal with standard deviation 0.02.
+        intermediate_dim: width of the hidden layer of the feed-forward network; default 4 times D.
+        activation: activation of the feed-forward network, see `FeedForward`.
+        norm_epsilon: epsilon of the norm.
+        kernel_initializer: initializer of the projections.
+        query_initializer: initializer of the learned query; default normal with standard deviation 0.02.
 
     Call arguments:
         inputs: float (B, T, D).

@@ -1,4 +1,4 @@
-"""LogMelSpectrogram and AudioEmbedding: waveforms become frames, and frames the input of a speech model."""
+"""LogMelSpectrogram and AudioEmbedding: from waveforms to frames, and from frames to the input of a speech model."""
 
 import math
 from collections.abc import Sequence
@@ -20,34 +20,34 @@ from keras_txf.layers.serialization import get_initializer, own_initializer, reg
 
 @register
 class AudioEmbedding(Layer):
-    """Takes frames through one-dimensional convolutions to the width of a model, and adds positions.
+    """Applies one-dimensional convolutions to frames, to the width of a model, and adds positions.
 
-    For log-mel spectrograms (see `LogMelSpectrogram`) and other long sequences of float vectors: a stride shortens the
-    sequence that attention sees. Pass the layer as `input_embedding` of a builder. With the defaults it is the input of
-    Whisper: two convolutions over 3 frames, the second of stride 2.
+    For log-mel spectrograms (see `LogMelSpectrogram`) and other long sequences of float vectors: strides shorten the
+    sequence for attention. Pass the layer as `embedding` to a builder with `input_dim`. With the defaults the layer is
+    the input of Whisper: two convolutions over 3 frames, the second with stride 2.
 
-    Frames before the first and after the last count as zeros. Padding on the right changes nothing at real frames;
-    padding on the left does where its length is no multiple of the strides.
+    Zeros stand for frames before the first and after the last. Padding on the right does not change the output at real
+    frames. Padding on the left changes it if the product of the strides does not divide the length of the padding.
 
     Args:
         dim: width D of the output.
         kernel_size: number of frames that a convolution reads, odd.
-        strides: stride of each convolution; their number is that of the convolutions.
-        activation: after each convolution.
-        position_encoding: "sinusoidal_inclusive", "sinusoidal", "learned" or another one of `PositionalEmbedding`, or
-            None.
-        max_length: number of positions after the convolutions; longer input is refused.
+        strides: list with the stride of each convolution.
+        activation: activation after each convolution.
+        position_encoding: "sinusoidal_inclusive", "sinusoidal", "learned" or another value of `PositionalEmbedding`,
+            or None.
+        max_length: number of positions after the convolutions; longer input raises ValueError.
         use_bias: whether the convolutions have a bias.
-        kernel_initializer: of the convolutions.
-        embeddings_initializer: of learned positions; default normal with standard deviation 0.02.
+        kernel_initializer: initializer of the convolutions.
+        embeddings_initializer: initializer of learned positions; default normal with standard deviation 0.02.
 
     Call arguments:
         inputs: float (B, T, F).
         mask: bool (B, T), True at real frames. Keras fills it from the layer before, such as `keras.layers.Masking`.
 
     Returns:
-        (B, S, D). S is T divided by each stride in turn, rounded up. The mask of the output is that of every frame at
-        which a window has its middle.
+        (B, S, D). S is T divided by each stride in turn, rounded up. The mask of the output has the values of the
+        frames in the middle of each window.
 
     Raises:
         ValueError: an even `kernel_size`, no strides, an unknown `position_encoding`, learned positions without
@@ -151,7 +151,7 @@ class AudioEmbedding(Layer):
 
 @register
 class ShortenMask(Layer):
-    """Takes every n-th column of a mask: a layer, since the mask of a model may be an input that is left out.
+    """Takes every n-th column of a mask. It is a layer because the mask may be an optional input of a model.
 
     Call arguments:
         inputs: bool (B, T), or None.
@@ -172,25 +172,25 @@ class ShortenMask(Layer):
         return keras.KerasTensor((inputs.shape[0], length), inputs.dtype)
 
 
-FLOOR = 1e-10  # of the power, so that silence has a logarithm
-RANGE = 8.0  # logarithms (base 10) below the loudest point of a sound, from where on all is as quiet
+FLOOR = 1e-10  # least power, so that silence has a logarithm
+RANGE = 8.0  # dynamic range, in powers of 10 below the loudest point of a sound
 
 
 @register
 class LogMelSpectrogram(Layer):
-    """Turns waveforms into log-mel spectrograms as Whisper reads them.
+    """Computes the log-mel spectrograms of waveforms, in the form that Whisper reads.
 
-    For sounds on their way to an `AudioEmbedding`, in a `tf.data` pipeline of TensorFlow or as the first layer of a
-    model. It has no weights. The spectrogram of each sound is scaled by its loudest point. Computed in float32 under
-    every policy.
+    Use it before an `AudioEmbedding`, in a `tf.data` pipeline of TensorFlow or as the first layer of a model. The layer
+    has no weights, and computes in float32 under every policy. The loudest point of a sound sets the scale of its
+    spectrogram.
 
     Args:
-        num_mel_bins: number F of bands; 80, of Whisper large v3 128.
-        sampling_rate: samples a second of the waveforms. Other rates than 16,000 must be resampled for a Whisper.
+        num_mel_bins: number F of bands: 80, or 128 for Whisper large v3.
+        sampling_rate: samples a second of the waveforms. Whisper needs 16,000: resample other waveforms.
         frame_length: number of samples that a frame reads.
         hop_length: number of samples from one frame to the next.
-        num_samples: length to which waveforms are cut, or padded with silence; 480,000 for a Whisper, which reads 30
-            seconds. Default: each waveform as long as it is.
+        num_samples: length to which waveforms are cut, or padded with silence; 480,000 for Whisper, which reads 30
+            seconds. Default: the length of the waveforms.
 
     Call arguments:
         inputs: float (B, samples), from -1 to 1, more than half a frame and at least a hop long.
@@ -199,7 +199,7 @@ class LogMelSpectrogram(Layer):
         (B, T, F), T the number of samples divided by `hop_length`, rounded down.
 
     Raises:
-        ValueError: sizes that are no positive integers, integers as waveforms, a waveform that is too short.
+        ValueError: sizes that are not positive integers, waveforms of integers, a waveform that is too short.
 
     Reference:
         [Robust Speech Recognition via Large-Scale Weak Supervision](https://arxiv.org/abs/2212.04356), section 2.2.
@@ -244,7 +244,7 @@ class LogMelSpectrogram(Layer):
         else:
             self._check_length("inputs", checks.known_length(x))
         real, imaginary = ops.stft(x, self.frame_length, self.hop_length, self.frame_length)
-        power = (ops.square(real) + ops.square(imaginary))[:, :-1]  # as Whisper leaves the last frame out
+        power = (ops.square(real) + ops.square(imaginary))[:, :-1]  # Whisper leaves out the last frame
         logs = ops.log10(ops.maximum(ops.matmul(power, self._filters), FLOOR))
         logs = ops.maximum(logs, ops.max(logs, axis=(1, 2), keepdims=True) - RANGE)
         return ops.cast((logs + 4.0) / 4.0, self.compute_dtype)
@@ -262,9 +262,9 @@ class LogMelSpectrogram(Layer):
         return (inputs_shape[0], None if samples is None else samples // self.hop_length, self.num_mel_bins)
 
 
-LINEAR = 200 / 3  # Hz a mel below 1,000 Hz
-BREAK = 1000.0  # Hz, from where on the scale is logarithmic
-STEP = math.log(6.4) / 27  # logarithm of the ratio of two frequencies that are a mel apart there
+LINEAR = 200 / 3  # Hz for each mel below 1,000 Hz
+BREAK = 1000.0  # Hz; the scale is logarithmic above
+STEP = math.log(6.4) / 27  # logarithm of the ratio of two frequencies one mel apart, above 1,000 Hz
 
 
 def mel_filters(num_frequencies, num_bands, sampling_rate):
@@ -279,8 +279,8 @@ def mel_filters(num_frequencies, num_bands, sampling_rate):
         NumPy float64 (num_frequencies, num_bands).
 
     Reference:
-        [Auditory Toolbox](https://engineering.purdue.edu/~malcolm/interval/1998-010/), whose scale librosa and Whisper
-        have.
+        [Auditory Toolbox](https://engineering.purdue.edu/~malcolm/interval/1998-010/), the source of the scale of
+        librosa and Whisper.
     """
     highest = sampling_rate / 2
     frequencies = np.linspace(0, highest, num_frequencies)

@@ -15,26 +15,26 @@ from keras_txf.ops.tensors import wide_dtype
 
 @register
 class AxialRotary(Layer):
-    """Rotary positions of patches: half of the pairs of features turn with the row, the other half with the column.
+    """Rotary positions of patches: the row rotates half of the pairs of features, the column the other half.
 
-    Use it as `position` of image models, in place of learned positions. The tokens before the patches (class token,
-    distillation token, registers) do not turn. Coordinates go from -1 to 1 over the image, whatever its size. For
+    Use it as `position` of image models, instead of learned positions. The tokens before the patches (class token,
+    distillation token, registers) are not rotated. Coordinates go from -1 to 1 over an image of any size. For
     images of another size build the model again, with another `grid` and the same weights.
 
     Args:
         grid: rows and columns of patches, a pair or one number for both.
-        base: base of the wavelengths, of which the shortest is half an image: 100 in DINOv3.
+        base: base of the wavelengths, 100 in DINOv3; the shortest wavelength is half an image.
         tokens_before: number of tokens before the patches.
 
     Call arguments:
         x: queries or keys (B, T, N, H), H divisible by 4, T = `tokens_before` + rows * columns.
-        positions: int (T,) or (B, T), the place of each token in the sequence.
+        positions: int (T,) or (B, T), the position of each token in the sequence.
 
     Returns:
         (B, T, N, H).
 
     Raises:
-        ValueError: a length other than T, a width H that 4 does not divide.
+        ValueError: a length other than T, a width H that is not divisible by 4.
 
     Reference:
         [DINOv3](https://arxiv.org/abs/2508.10104), section 3.2;
@@ -55,10 +55,10 @@ class AxialRotary(Layer):
         self.grid = checks.pair("grid", grid)
         self.base = checks.positive_number("base", base)
         self.tokens_before = checks.count("tokens_before", tokens_before)
-        self.built = True  # there is nothing to build, and attention calls `rotate` rather than the layer
+        self.built = True  # the layer has no weights, and attention calls `rotate` instead of the layer
 
     def rotate(self, x, positions):
-        """Turns x (batch, length, heads, head dim) by `positions`, (length,) or (batch, length)."""
+        """Rotates x (batch, length, heads, head dim) by `positions`, (length,) or (batch, length)."""
         dim = x.shape[-1]
         self.check_heads(x.shape[1], dim)
         patches = mathematics.axial_angles(*self.grid, dim, self.base)
@@ -66,7 +66,7 @@ class AxialRotary(Layer):
         return mathematics.rotate_by(x, ops.take(ops.convert_to_tensor(angles), positions, axis=0))
 
     def check_heads(self, length, head_dim):
-        """Refuses another length than that of the grid, and heads that do not split into pairs."""
+        """Raises ValueError if the length does not fit the grid, or the head dim is not divisible by 4."""
         expected = self.tokens_before + self.grid[0] * self.grid[1]
         if length != expected:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Layer: the base of all layers of this package, and what it adds to Keras' own."""
+"""Layer: the base class of all layers of this package."""
 
 import contextvars
 import functools
@@ -14,15 +14,16 @@ from keras_txf.layers.saved_state import KeepsState
 from keras_txf.layers.serialization import option_names, serialize
 from keras_txf.layers.shown_options import show_constructor
 
-_inside = contextvars.ContextVar("whether an outer layer has checked the arguments", default=False)
+_inside_layer = contextvars.ContextVar("whether an outer layer has checked the arguments", default=False)
 
 
 class Layer(KeepsState, keras.layers.Layer):
-    """Keras' Layer, with what every layer of this package shares.
+    """Keras' Layer with the common features of this package's layers.
 
     - `get_config` returns the arguments of the constructor, which are attributes of the same names.
-    - The outermost layer checks the arguments of its call, by name, before Keras converts them.
-    - A class with a `compute_output_spec` is not traced to learn its output; a subclass with another `call` is.
+    - The outermost layer checks the arguments of its call before Keras converts them. Errors name the argument.
+    - Keras does not trace `call` for the output shape if the class has a `compute_output_spec`. A subclass that
+      overrides only `call` is traced.
     - A `.keras` file keeps quantization, adapters and frozen variables of a built layer.
     - A layer whose policy is float64 computes in float64 on every backend.
 
@@ -47,21 +48,21 @@ class Layer(KeepsState, keras.layers.Layer):
     def get_options(self):
         """The arguments of the constructor by name, for `get_config`.
 
-        For a user's subclass with its own constructor these are the values that this constructor received. An attribute
-        may hold another value, which the subclass passed on.
+        For a user's subclass with its own constructor the values are those that this constructor received. An attribute
+        may differ: the subclass may have passed another value to the constructor of its base class.
         """
         if self._arguments is None:
             return {name: getattr(self, name) for name in option_names(type(self))}
-        given = self._arguments.by_name  # a layer that came as a configuration is an object by now
-        return {name: getattr(self, name, x) if isinstance(x, dict) else x for name, x in given.items()}
+        arguments = self._arguments.by_name  # a dict may be the configuration of a layer, which the attribute holds
+        return {name: getattr(self, name, x) if isinstance(x, dict) else x for name, x in arguments.items()}
 
     def get_config(self):
         return {**{name: serialize(value) for name, value in self.get_options().items()}, **super().get_config()}
 
     def check_argument(self, name, value):
-        """Returns an argument of `call`, or raises a ValueError that names it. A layer may take other arguments."""
+        """Returns an argument of `call`, or raises a ValueError that names it. A layer may override this check."""
         parameter = _own_parameters(type(self)).get(name)
-        if name == "training":  # Keras takes 0 and 1 too, and tensors
+        if name == "training":  # Keras also accepts 0, 1 and tensors
             return value if value is None or hasattr(value, "dtype") or value in (0, 1) else checks.boolean(name, value)
         if parameter is None:
             return value
@@ -72,16 +73,16 @@ class Layer(KeepsState, keras.layers.Layer):
         return value if value is None and parameter.default is not parameter.empty else checks.dense_tensor(name, value)
 
     def __call__(self, *args, **kwargs):
-        if _inside.get():
+        if _inside_layer.get():
             return self._call(args, kwargs)
         names = positional_names(type(self))
         args = [*map(self.check_argument, names, args), *args[len(names) :]]
         kwargs = {name: self.check_argument(name, value) for name, value in kwargs.items()}
-        token = _inside.set(True)
+        token = _inside_layer.set(True)
         try:
             return self._call(args, kwargs)
         finally:
-            _inside.reset(token)
+            _inside_layer.reset(token)
 
     def _call(self, args, kwargs):
         if self.compute_dtype != "float64":
@@ -90,14 +91,14 @@ class Layer(KeepsState, keras.layers.Layer):
             return super().__call__(*args, **kwargs)
 
     def symbolic_call(self, *args, **kwargs):
-        """The symbols that a call returns: by `compute_output_spec`, or by Keras' trace of `call`.
+        """The symbolic outputs of a call, from `compute_output_spec` or from Keras' trace of `call`.
 
-        A call with a cache is traced. Keras builds some layers, such as a position layer of the user's, at their first
-        call; until then the layer around them is traced, which makes that call.
+        A call with a cache is traced. A call is also traced while an inner layer waits for its first call to be built,
+        such as a user's position layer: the trace makes this first call.
         """
-        cached = kwargs.get("cache") is not None or kwargs.get("context_cache") is not None
+        has_cache = kwargs.get("cache") is not None or kwargs.get("context_cache") is not None
         with nothing_computed_again(self):
-            if cached or any(map(_waits, flatten_layers(self, include_self=False))):
+            if has_cache or any(map(_waits, flatten_layers(self, include_self=False))):
                 return keras.layers.Layer.compute_output_spec(self, *args, **kwargs)
             return self.compute_output_spec(*args, **kwargs)
 
@@ -105,25 +106,25 @@ class Layer(KeepsState, keras.layers.Layer):
 
     @unless_overridden
     def compute_output_shape(self, *shapes, **named_shapes):
-        given = [keras.KerasTensor(shape) for shape in shapes]
+        symbols = [keras.KerasTensor(shape) for shape in shapes]
         named = {name.removesuffix("_shape"): keras.KerasTensor(shape) for name, shape in named_shapes.items()}
-        # A call would build this layer, with weights under a path of its own.
-        ask = self.symbolic_call if self.built else type(self).from_config(self.get_config())
-        return tree.map_structure(lambda symbol: symbol.shape, ask(*given, **named))
+        # A call would build this layer, and its weights would have other paths than in its owner.
+        call = self.symbolic_call if self.built else type(self).from_config(self.get_config())
+        return tree.map_structure(lambda symbol: symbol.shape, call(*symbols, **named))
 
 
 class _Arguments:
-    """What a constructor was called with; not a dict, in which Keras would look for layers."""
+    """The arguments of a constructor call. Keras would look for layers in a dict."""
 
     def __init__(self, by_name):
         self.by_name = by_name
 
 
 def _arguments(cls, args, kwargs):
-    """What a user's constructor was called with, or None where the constructor is the package's or Keras' own."""
+    """The arguments of a user's constructor, or None if the constructor belongs to this package or to Keras."""
     if cls.__init__.__module__.split(".")[0] in ("keras", "keras_txf"):
         return None
-    names = []  # an argument in `*args` has its name in the constructor of the class above
+    names = []  # the constructor of a base class names the arguments in `*args`
     for owner in (owner for owner in cls.__mro__ if "__init__" in vars(owner)):
         parameters = list(inspect.signature(owner.__init__).parameters.values())[1:]
         names += [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -135,28 +136,28 @@ def _arguments(cls, args, kwargs):
 
 
 def call_on_symbols(layer, *inputs, **arguments):
-    """Runs the `call` of a layer that is made of layers on symbols. Keras traces those inside that are not ours."""
+    """Runs the `call` of a layer that is made of layers on symbols. Keras traces the inner layers of other packages."""
     inputs, arguments = tree.map_structure(_without_history, (inputs, arguments))
     return tree.map_structure(_without_history, layer.call(*inputs, **arguments))
 
 
 def _without_history(x):
-    """A new symbol in place of another: the graph of the model around a layer does not see what is inside of it."""
+    """A new symbol of the same shape: a model's graph must not contain the inner layers of a layer."""
     return keras.KerasTensor(x.shape, x.dtype) if isinstance(x, keras.KerasTensor) else x
 
 
 def _waits(layer):
-    """Whether the first call of a layer will build it."""
+    """Whether a layer is built by its first call and was not called yet."""
     return not layer.built and type(layer).build is not keras.layers.Layer.build
 
 
-SWITCHES = ("return_attention_scores", "reverse")  # the arguments that are True or False
-CACHES = ("cache", "context_cache")  # the arguments that are a `Cache`
+SWITCHES = ("return_attention_scores", "reverse")  # arguments that are True or False
+CACHES = ("cache", "context_cache")  # arguments that are a `Cache`
 
 
 @functools.cache
 def _own_parameters(cls):
-    """The parameters that `call` has in this package. A user's subclass may take further ones, of any kind."""
+    """The parameters of `call` in the package's class. The `call` of a user's subclass may have others of any type."""
     return call_parameters(next(owner for owner in cls.__mro__ if owner.__module__.startswith("keras_txf.")))
 
 
@@ -171,9 +172,9 @@ def _cache(name, value):
 
 @functools.cache
 def call_parameters(cls):
-    """The parameters of the `call` of a class, by name and in order, without `self`; none where it has no `call`.
+    """The parameters of the `call` of a class by name, in order and without `self`; empty for a class without `call`.
 
-    A `call` that takes `**kwargs` has those of the class above too, to which it passes them on.
+    A `call` with `**kwargs` also has the parameters of the `call` of the base class.
     """
     found = {}
     for owner in cls.__mro__:
@@ -183,12 +184,11 @@ def call_parameters(cls):
         for p in own:
             found.setdefault(p.name, p)
         if all(p.kind is not p.VAR_KEYWORD for p in own):
-            # What stands for others is known by now.
             return {p.name: p for p in found.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     return found
 
 
 @functools.cache
 def positional_names(cls):
-    """The names of the arguments of the `call` of a class that may be given by position."""
+    """The names of the positional arguments of the `call` of a class."""
     return [p.name for p in call_parameters(cls).values() if p.kind is p.POSITIONAL_OR_KEYWORD]

@@ -16,11 +16,11 @@ from keras_txf.layers.sublayers import add_sublayers, build_sublayers, cache_spe
 class EncoderBlock(Layer):
     """Self-attention and feed-forward, each with a residual and a norm.
 
-    With the defaults it is the paper's encoder layer. The paper is silent on the epsilon (1e-5 here)
-    and has no biases in its attention (here `use_bias` is one option for all projections).
+    With the defaults the block is the paper's encoder layer, with two choices. The paper does not give the
+    epsilon (1e-5 here), and its attention has no biases (here `use_bias` applies to all projections).
 
     Args:
-        num_heads: number N of query heads; None where a layer as `attention` brings its own.
+        num_heads: number N of query heads; None with a layer as `attention`.
         {options}
 
     Call arguments:
@@ -84,8 +84,8 @@ class EncoderBlock(Layer):
             return_attention_scores=return_attention_scores,
         )
 
-        feed = functools.partial(call_part, "feed_forward", self.feed_forward, mask=padding)
-        sublayers = {"attention": attend, "feed_forward": feed}
+        feed_forward = functools.partial(call_part, "feed_forward", self.feed_forward, mask=padding)
+        sublayers = {"attention": attend, "feed_forward": feed_forward}
         x, scores = self.stream.run(self, inputs, sublayers, padding, segment_ids)
         return (x, *scores) if return_attention_scores else x
 
@@ -99,16 +99,16 @@ class EncoderBlock(Layer):
 
 @register
 class DecoderBlock(Layer):
-    """Causal self-attention, cross-attention to a context if asked for, and feed-forward.
+    """Causal self-attention, optional cross-attention to a context, and feed-forward.
 
-    With `cross_attention=True` and the other defaults it is the paper's decoder layer. Without
-    cross-attention it is a block of a decoder-only model, the same as `EncoderBlock(causal=True)`.
+    With `cross_attention=True` and the other defaults the block is the paper's decoder layer. Without
+    cross-attention it is the block of a decoder-only model, the same as `EncoderBlock(causal=True)`.
 
     Args:
-        num_heads: number N of query heads of both attentions; None where layers bring their own.
+        num_heads: number N of query heads of both attentions; None if layers replace both.
         {options}
 
-    The options of attention hold for both attentions, `window` and `position` for the self-attention alone.
+    The options of attention apply to both attentions, except `window` and `position`: they apply to self-attention.
 
     Call arguments:
         inputs: float (B, T, D).
@@ -118,15 +118,15 @@ class DecoderBlock(Layer):
         context_mask: bool (B, S), True at real tokens of the context. Keras fills it from the context.
         context_attention_mask: bool (T, S), (B, T, S) or (B, N or 1, T, S) for the cross-attention.
         context_segment_ids: int (B, S), with `segment_ids`.
-        context_cache: a `Cache` of the context, which decoding passes in place of the context and its masks.
+        context_cache: a `Cache` of the context, which decoding passes instead of the context and its masks.
         return_attention_scores: also return the weights (B, N, T, T) of the self-attention and, with
-            `cross_attention`, those of the cross-attention (B, N, T, S).
+            `cross_attention`, the weights (B, N, T, S) of the cross-attention.
 
     Returns:
         (B, T, D), and the scores if asked for.
 
     Raises:
-        ValueError: as `EncoderBlock`; a context without `cross_attention` or the reverse.
+        ValueError: as `EncoderBlock`; a context without `cross_attention`, or `cross_attention` without a context.
 
     Reference:
         [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 3.1.
@@ -145,8 +145,8 @@ class DecoderBlock(Layer):
         add_sublayers(self, True, self.cross_attention)
         if getattr(self.attention, "causal", True) is False:
             raise ValueError(
-                f"`attention` must be causal in a DecoderBlock; received the layer {self.attention.name!s} with "
-                "causal=False."
+                "`attention` must have causal=True in a DecoderBlock; received the layer "
+                f"{self.attention.name!s} with causal=False."
             )
 
     def build(self, inputs_shape, context_shape=None):

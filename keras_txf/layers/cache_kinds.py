@@ -1,4 +1,4 @@
-"""Kinds of cache that take less memory: keys and values of 8 bits, and the first and the last tokens alone."""
+"""Caches that use less memory: keys and values in 8 bits, and only the first and the last tokens."""
 
 import functools
 from typing import Any, ClassVar
@@ -12,9 +12,9 @@ from keras_txf.layers.caches import Cache
 
 
 class Int8Cache(Cache):
-    """Keys and values of 8 bits, with a scale for each head and token: `generate(..., cache="int8")`.
+    """Keys and values in 8 bits, with a scale for each head and token: `generate(..., cache="int8")`.
 
-    The tokens of a prompt attend to each other unrounded.
+    Within a prompt, attention uses the keys and values before rounding.
 
     Example:
 
@@ -37,12 +37,12 @@ class Int8Cache(Cache):
 
 
 class SinkCache(Cache):
-    """The first tokens and the last ones: `generate(..., cache=SinkCache.of_size(sinks=4, window=252))`.
+    """Keeps the first and the last tokens: `generate(..., cache=SinkCache.of_size(sinks=4, window=252))`.
 
-    A token attends to the first `sinks` tokens of its text and to the last `window`, itself among them. The memory does
-    not grow with the text. Without the first tokens, to which heads attend where nothing is to be found, a model with
-    full attention fails once the window slides. Positions stay those of the text. Layers with a window of their own
-    keep it.
+    A token attends to the first `sinks` tokens of its text and to the last `window` tokens, itself included. The memory
+    does not grow with the text. The first tokens are attention sinks: heads attend to them if no other token matters,
+    and a model with full attention fails without them. Positions are those of the whole text. A layer with its own
+    window keeps its window.
 
     Reference:
         [Efficient Streaming Language Models with Attention Sinks](https://arxiv.org/abs/2309.17453).
@@ -61,7 +61,7 @@ class SinkCache(Cache):
 
     @classmethod
     def of_size(cls, sinks: int, window: int) -> type["SinkCache"]:
-        """The kind of cache of this size; the same each time, so that `generate` compiles once."""
+        """The cache class of this size. The same size returns the same class, so that `generate` compiles once."""
         return _of_size(cls, checks.count("sinks", sinks), checks.size("window", window))
 
     @classmethod
@@ -71,7 +71,7 @@ class SinkCache(Cache):
 
     @classmethod
     def held(cls, last: Any) -> Any:
-        """The sinks, then a ring of the tokens after them."""
+        """The sinks, then a ring buffer of the tokens after the sinks."""
         first = ops.arange(cls.sinks, dtype="int32") + ops.zeros_like(last)
         ring = columns_in_slots(last - cls.sinks, cls.window)
         held = ops.concatenate([first, ops.where(ring >= 0, ring + cls.sinks, -1)], axis=1)
@@ -89,7 +89,7 @@ def _of_size(kind, sinks, window):
 
 
 def cache_kind(cache):
-    """The class of the cache that the caller asks for: None, "int8" or a subclass of `Cache`."""
+    """Returns the cache class of an option `cache`: None, "int8" or a subclass of `Cache`."""
     if cache is None:
         return Cache
     if isinstance(cache, str) and cache == "int8":

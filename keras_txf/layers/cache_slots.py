@@ -1,4 +1,4 @@
-"""Where the columns of a text lie in the slots of a cache, and what a prompt puts there.
+"""The mapping of the columns of a text to the slots of a cache.
 
 Legend: see `caches`.
 """
@@ -20,7 +20,8 @@ def put_columns(cache, new, place):
     """Keys or values (B, K, C, ...) with new ones (B, K, T, ...), see `StepLayout`.
 
     Args:
-        place: the slot of the first, int scalar; or for each slot the number of its new token, int (B, C), or -1.
+        place: the slot of the first new token, int scalar; or for each slot the number of its new token, int (B, C),
+            with -1 for a slot that keeps its token.
     """
     if len(ops.shape(place)) == 0:
         return put_slice(cache, new, place, 2)
@@ -30,23 +31,23 @@ def put_columns(cache, new, place):
 
 
 def prompt_mask(real, keys, window):
-    """Where the P tokens of a prompt may attend, bool (B, 1, P, P), and their positions, int (B, P).
+    """The attention mask of the P tokens of a prompt, bool (B, 1, P, P), and their positions, int (B, P).
 
     Args:
         real: bool (B, P), True at the real tokens.
-        keys: bool (B, P), True at those that tokens may attend to.
+        keys: bool (B, P), True at the tokens to which others may attend.
     """
     columns = ops.arange(ops.shape(real)[1], dtype="int32")
     return combine_masks(columns, columns, True, window, keys), positions_of(real, columns)
 
 
 def prompt_slots(window, width, attention_mask, length):
-    """The column of the prompt that each slot takes, (C,); negative where it takes none."""
+    """The column of the prompt for each slot, (C,); negative for an empty slot."""
     return columns_in_slots(length - 1, cache_slots(window, width, ops.shape(attention_mask)[1]))
 
 
 def cache_slots(window, width, columns, tokens=1):
-    """The number of slots of a cache for so many columns, where a step reads so many tokens in order."""
+    """The number of slots of a cache for `columns` columns, if a step reads `tokens` tokens in order."""
     if window is None:
         return columns
     slots = window * width + tokens - 1
@@ -56,7 +57,7 @@ def cache_slots(window, width, columns, tokens=1):
 
 
 def first_real(real):
-    """The first column of each row with a real token, int (B,), of bool (B, L); 0 where there is none."""
+    """The first column of each row with a real token, int (B,), of bool (B, L); 0 in a row without real tokens."""
     return ops.cast(ops.argmax(ops.cast(real, "int32"), axis=1), "int32")
 
 
@@ -66,6 +67,6 @@ def positions_of(real, columns):
 
 
 def columns_in_slots(last, slots):
-    """The latest column up to `last` that each slot holds, (C,); negative where it holds none."""
-    # What `%` takes is never negative: ONNX rounds the other way.
+    """The latest column up to `last` in each slot, (C,); negative for an empty slot."""
+    # The operand of `%` is never negative: ONNX rounds negative numbers the other way.
     return last - (last + slots - ops.arange(slots, dtype="int32")) % slots

@@ -1,10 +1,10 @@
-"""Cache: what decoding adds to a layer that mixes positions.
+"""Cache: the memory of a layer that mixes positions, for decoding.
 
-The sequences of a batch lie side by side in L columns, padded on the left, so that all rows write the same columns. A
-step reads W tokens of each sequence: one, or W alternatives, such as the beams of a search, which share one position of
-the sequence. After a prompt of P columns the tokens of step n lie in columns P + n W, ..., P + n W + W - 1.
+The sequences of a batch have L columns and are padded on the left, so all rows write the same columns. A step reads W
+tokens of each sequence: one token, or W alternatives with the same position, such as the beams of a search. After a
+prompt of P columns the tokens of step n are in the columns P + n W, ..., P + n W + W - 1.
 
-A cache has C slots, and column c lies in slot c mod C. Without a window C is L; a window needs W slots for each of its
+A cache has C slots, and column c is in slot c mod C. Without a window C is L; a window needs W slots for each of its
 tokens.
 
 Legend: B batch, P prompt length, L columns, W width, T new tokens (P or W), C slots, S context length, K key-value
@@ -22,25 +22,24 @@ from keras_txf.ops.tensors import at_least, at_most, nan_unless, swap_heads
 
 
 class Cache:
-    """What a layer remembers of the tokens that it has read, and where the new tokens stand among them.
+    """The memory of a layer for earlier tokens, and the positions of the new tokens.
 
-    A layer decodes if its `call` takes a `cache`. `generate` then passes a `Cache`; training passes None.
+    A layer decodes if its `call` has an argument `cache`. `generate` then passes a `Cache`; training passes None.
 
-    Attention takes `positions` from the cache, replaces its keys and values by `cache.update(key, value)`, and attends
-    where `cache.attention_mask` allows. A layer that attends to a context takes `context` and `cache`, has a method
-    `project_context(context)` that returns keys and values, and calls `cache.read()` instead of it.
+    Attention reads `positions` from the cache, replaces its keys and values by `cache.update(key, value)`, and attends
+    where `cache.attention_mask` is True. A layer that attends to a context has arguments `context` and `cache`, and a
+    method `project_context(context)` that returns keys and values. With a cache it calls `cache.read()` instead.
 
-    A recurrence begins with `cache.read_state(name, initial)`, and gives its last state to `cache.write_state(name,
-    state)`. A step of a beam search reads W alternatives (B, W, D), each of which has its own state:
-    `cache.split(inputs)` makes rows of them, (B W, 1, D), on which the recurrence runs, and `cache.join` takes them
-    back. For a prompt and for a single token both return what they are given. A convolution asks `look_back` for the
-    inputs before the new ones.
+    A recurrence begins with `cache.read_state(name, initial)`, and passes its last state to `cache.write_state(name,
+    state)`. A step of a beam search reads W alternatives (B, W, D), each with its own state. `cache.split(inputs)`
+    makes them rows (B W, 1, D), on which the recurrence runs, and `cache.join` reverses this. For a prompt and for a
+    single token both return their argument. A convolution calls `look_back` for the inputs before the new inputs.
 
     Attributes:
         attention_mask: bool (B, 1, T, keys), True where a new token may attend; None: everywhere.
         positions: int (B, T), positions of the new tokens in their sequences; None in the cache of a context.
         key_positions: int (B, keys), positions of the keys; None in the cache of a context.
-        mask: bool (B, T), True at the new tokens that are real; None: all are.
+        mask: bool (B, T), True at the new tokens that are real; None: all new tokens are real.
 
     Example:
 
@@ -69,14 +68,14 @@ class Cache:
         self.mask, self.new_states = mask, {}
         self._slots, self._is_new, self._of_prompt = slots, True, not self.stored
         self._states, self._width, self._parents = states, width, parents  # (B, W, ...) by name; int (B, W)
-        self._real = real  # bool (B, T) where padding stands between what was read and the new tokens
+        self._real = real  # bool (B, T), if padding separates the earlier tokens from the new tokens
 
-    # How keys and values are kept, and which of them: what another kind of cache replaces.
+    # A subclass overrides the following names to store keys and values in another form, or fewer of them.
 
-    parts = ("",)  # the names of the tensors that `pack` returns, after "key" and "value"
+    parts = ("",)  # suffixes of the names of the tensors that `pack` returns; the prefixes are "key" and "value"
 
     def pack(self, x: Any) -> tuple[Any, ...]:
-        """Keys or values (B, K, T, H) as they are kept: tensors (B, K, T, ...), one for each of `parts`."""
+        """Keys or values (B, K, T, H) in the form of the cache: tensors (B, K, T, ...), one for each of `parts`."""
         return (x,)
 
     def unpack(self, *parts: Any) -> Any:
@@ -85,45 +84,45 @@ class Cache:
 
     @classmethod
     def names(cls) -> list[str]:
-        """The names of all tensors that are kept."""
+        """The names of all tensors in the cache."""
         return [kind + part for kind in ("key", "value") for part in cls.parts]
 
-    keeps_all = True  # False: `held` says which tokens are kept
+    keeps_all = True  # False: `held` selects the tokens in the cache
 
     @classmethod
     def slot_count(cls) -> int:
-        """C, of a cache that does not keep all tokens."""
+        """The number C of slots of a cache that does not keep all tokens."""
         raise NotImplementedError
 
     @classmethod
     def held(cls, last: Any) -> Any:
-        """Which token of its row each slot holds once token `last`, int (B, 1), is written: int (B, C), -1 for none."""
+        """The token in each slot after token `last`, int (B, 1), is written: int (B, C), -1 for an empty slot."""
         raise NotImplementedError
 
     @classmethod
     def allows(cls, positions: Any, key_positions: Any) -> Any:
-        """Whether the tokens at `positions` still hold earlier ones when they are read: bool."""
+        """Whether tokens at `positions` may attend to keys at `key_positions`, bool."""
         raise NotImplementedError
 
     @property
     def key(self) -> Any:
-        """The keys that are kept, (B, K, C, H), or None."""
+        """The keys in the cache, (B, K, C, H), or None."""
         return self.stored.get("key")
 
     @property
     def value(self) -> Any:
-        """The values that are kept, (B, K, C, H), or None."""
+        """The values in the cache, (B, K, C, H), or None."""
         return self.stored.get("value")
 
     @classmethod
     def of_prompt(cls, attention_mask: Any, length: int, window: int | None = None, width: int = 1) -> Self:
-        """Makes the cache with which an attention layer reads a prompt.
+        """Makes the cache for a call of an attention layer on a prompt.
 
         Args:
             attention_mask: bool (B, L), True at the real tokens of the prompt.
-            length: the number P of the prompt's columns.
-            window: of the attention, or None.
-            width: how many tokens of each sequence the steps after it read.
+            length: number P of columns of the prompt.
+            window: window of the attention, or None.
+            width: number W of tokens of each sequence in the later steps.
         """
         attention_mask = checks.tensor("attention_mask", attention_mask)
         checks.mask("attention_mask", attention_mask, (2, "(batch, columns)"))
@@ -137,7 +136,7 @@ class Cache:
         )
 
     def update(self, key: Any, value: Any) -> tuple[Any, Any]:
-        """Writes the new tokens' keys and values (B, T, K, H); returns those to attend to, (B, keys, K, H)."""
+        """Writes keys and values of the new tokens, (B, T, K, H). Returns all keys and values, (B, keys, K, H)."""
         if not self._is_new:
             raise ValueError(
                 "`update` must be called once for each call of the layer: a cache holds one pair of keys and values."
@@ -145,7 +144,7 @@ class Cache:
         self._is_new = False
         for kind, x in (("key", key), ("value", value)):
             names = [kind + part for part in self.parts]
-            if not self.stored.keys() >= {*names}:  # a prompt attends to itself, and its columns become the cache
+            if not self.stored.keys() >= {*names}:  # a prompt: its columns become the cache
                 new = self.pack(swap_heads(take_columns(x, at_least(self._slots, 0))))
             else:
                 new = self.pack(swap_heads(x))
@@ -158,26 +157,26 @@ class Cache:
             self.stored = {**self.stored, **dict(zip(names, new))}
         if self._of_prompt:
             return key, value
-        keys, values = self.read()  # on PyTorch Keras infers float32 for what a layer computes in bfloat16
+        keys, values = self.read()  # on PyTorch Keras infers float32 for bfloat16 outputs of a layer
         return ops.cast(keys, key.dtype), ops.cast(values, value.dtype)
 
     def read(self) -> tuple[Any, Any]:
-        """Keys and values as they are, (B, keys, K, H)."""
+        """The keys and values in the cache, (B, keys, K, H)."""
         key, value = (self.unpack(*(self.stored[kind + part] for part in self.parts)) for kind in ("key", "value"))
         return swap_heads(key), swap_heads(value)
 
     def pairs(
         self, attention_mask: Any, attention_bias: Any, prefix_length: Any, window: int | None
     ) -> tuple[Any, Any]:
-        """Returns the mask and the bias of new tokens and keys, out of those of all positions, before `update`.
+        """Returns the mask and the bias for new tokens and keys, from tensors for all positions; before `update`.
 
         Args:
             attention_mask: bool, up to (B or 1, N or 1, L, L), or None.
             attention_bias: float (B or 1, N or 1, L, L), or None.
             prefix_length: int (B,), or None.
-            window: of the attention, or None.
+            window: window of the attention, or None.
 
-        The bias is NaN at a token beyond L, and at a token after the prompt that would belong to the prefix.
+        The bias is NaN at a token from position L on, and at a token after the prompt but within the prefix.
         """
         mask, biases = self.attention_mask, []
         if attention_bias is not None:
@@ -200,23 +199,23 @@ class Cache:
         return mask, sum(biases) if biases else None
 
     def _of_positions(self, table):
-        """(B, heads, T, keys), out of a table (B or 1, heads, L, L)."""
+        """The entries (B, heads, T, keys) of a table (B or 1, heads, L, L)."""
         for axis, positions in ((2, self.positions), (3, self.key_positions)):
-            places = at_most(positions, ops.shape(table)[axis] - 1)
+            positions = at_most(positions, ops.shape(table)[axis] - 1)
             if table.shape[0] == 1:
-                table = ops.moveaxis(ops.take(table[0], places, axis=axis - 1), axis - 1, 0)
+                table = ops.moveaxis(ops.take(table[0], positions, axis=axis - 1), axis - 1, 0)
             else:
                 shape = list(ops.shape(table))
-                shape[axis] = ops.shape(places)[1]
-                places = places[:, None, :, None] if axis == 2 else places[:, None, None]
-                table = ops.take_along_axis(table, ops.broadcast_to(places, shape), axis=axis)
+                shape[axis] = ops.shape(positions)[1]
+                positions = positions[:, None, :, None] if axis == 2 else positions[:, None, None]
+                table = ops.take_along_axis(table, ops.broadcast_to(positions, shape), axis=axis)
         return table
 
     def _nan_unless(self, valid, dtype="float32"):
         return nan_unless(valid, dtype)[:, None, :, None]
 
     def read_state(self, name: str, initial: Any) -> Any:
-        """Returns the state before the new tokens, (rows of `split`, ...): that of a prompt is `initial`, (B, ...)."""
+        """Returns the state before the new tokens, (rows of `split`, ...); for a prompt `initial`, (B, ...)."""
         if self._states is None:
             return initial
         states = self._states[name]
@@ -226,16 +225,16 @@ class Cache:
         return ops.reshape(states, (-1, *states.shape[2:]))
 
     def write_state(self, name: str, state: Any) -> None:
-        """Keeps the state after the new tokens, (rows of `split`, ...), for the tokens after them."""
-        if self._states is None:  # a prompt's, for each of the alternatives that follow
+        """Stores the state after the new tokens, (rows of `split`, ...), for the next step."""
+        if self._states is None:  # the state of a prompt, for each of the alternatives of the first step
             self.new_states[name] = ops.repeat(state[:, None], self._width, axis=1)
         else:
             self.new_states[name] = ops.reshape(state, (-1, self._width, *state.shape[1:]))
 
     def look_back(self, name: str, inputs: Any, length: int) -> Any:
-        """Returns the rows of `split` (rows, T, D) with the `length` before them, zeros before the first token.
+        """Returns the rows of `split` (rows, T, D) after the last `length` earlier inputs, or zeros.
 
-        The last `length` are kept by this name: a `write_state` of its own is not needed.
+        The cache stores the last `length` inputs under this name: the caller does not call `write_state`.
         """
         x = inputs
         if self.mask is not None:
@@ -245,7 +244,7 @@ class Cache:
         if self._real is None:
             self.write_state(name, x[:, ops.shape(x)[1] - length :])
             return x
-        # What was read stands right before the first real token, and padding may follow the last.
+        # Move the earlier inputs to the columns right before the first real token; padding may follow the last one.
         tokens, is_real = self._real.shape[1], ops.cast(self._real, "int32")
         first = ops.where(ops.any(self._real, axis=1), first_real(self._real), tokens)[:, None]
         place = ops.arange(length + tokens, dtype="int32")[None] - first
@@ -262,7 +261,7 @@ class Cache:
         return ops.reshape(inputs, (-1, 1, *inputs.shape[2:]))
 
     def repeat(self, context: Any) -> Any:
-        """Returns what the alternatives of a step share, (B, ...), once for each row of `split`."""
+        """Repeats a tensor (B, ...) that the alternatives of a step share, for each row of `split`."""
         return context if self._states is None or self._width == 1 else ops.repeat(context, self._width, axis=0)
 
     def join(self, outputs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Another class for a built layer, in place: the layer keeps its paths, its weights and its place in graphs."""
+"""Changes of the class of a built layer. The layer remains the same object, with its paths, weights and graphs."""
 
 import functools
 
@@ -10,18 +10,18 @@ from keras_txf.layers.saved_state import KeepsState
 
 
 def change_class(layer, mixin):
-    """Puts a class between a layer and its own class, in place of an earlier one, or takes that away for None."""
+    """Makes a layer an instance of `mixin` and its own class, instead of an earlier mixin; None removes the mixin."""
     base = plain_class(layer)
     object.__setattr__(layer, "__class__", base if mixin is None else _subclass(mixin, base))
 
 
 def plain_class(layer):
-    """The class that a layer had before a change, or has."""
+    """The class of a layer without a mixin."""
     return getattr(type(layer), "plain_class", type(layer))
 
 
 def keep_in_files(layers):
-    """Has the layers of others with changed layers inside keep these in `.keras` files, as this package's own do."""
+    """Makes `.keras` files keep the changed inner layers of layers of other packages, as for layers of this package."""
     for layer in layers:
         inside = any(isinstance(inner, Changed) for inner in flatten_layers(layer, include_self=False))
         if inside and not isinstance(layer, KeepsState):
@@ -32,7 +32,7 @@ def keep_in_files(layers):
 
 @keras.saving.register_keras_serializable("keras_txf")
 class Changed(KeepsState):
-    """A change of a layer's class for the sake of `.keras` files, which keep what was done to the layers inside."""
+    """The mixin with which `.keras` files keep the changes of a layer's inner layers."""
 
     def get_config(self):
         base = plain_class(self)
@@ -51,7 +51,7 @@ class Changed(KeepsState):
 
     def build_from_config(self, config):
         if type(self).build is keras.layers.Layer.build and "input_shape" in config:
-            # Its first call builds it; one on symbols would join a graph.
+            # The first call builds the layer. A call on symbols would add the layer to a graph.
             shapes = config["input_shape"]
             self(keras.tree.map_shape_structure(lambda s: ops.zeros([n or 1 for n in s], self.compute_dtype), shapes))
         super().build_from_config(config)
@@ -59,7 +59,7 @@ class Changed(KeepsState):
 
 @functools.cache
 def _subclass(mixin, base):
-    # It has the name of the other class: Keras names the parts of a file of weights for it.
+    # The name of the class stays: Keras uses it for the keys in a file of weights.
     names = {"__module__": base.__module__, "__doc__": base.__doc__, "plain_class": base}
     cls = type(base)(base.__name__, (mixin, base), names)
     return keras.saving.register_keras_serializable("keras_txf", "Changed")(cls)

@@ -1,4 +1,4 @@
-"""DisentangledPositions: attention of content to positions, and of positions to content.
+"""DisentangledPositions: attention between contents and relative positions.
 
 Legend: B batch, T query length, S key length, N heads, K key-value heads, H head dim, P buckets, D model dim.
 """
@@ -24,39 +24,40 @@ from keras_txf.ops.tensors import batch_size
 
 @register
 class DisentangledPositions(Layer):
-    """DeBERTa's relative positions: each distance has a learned vector, which queries and keys attend to.
+    """DeBERTa's relative positions: a learned vector for each distance, to which queries and keys attend.
 
-    The logit of a query and a key is the sum of three products, scaled by 1 / sqrt(3 H): of query and key, of the query
-    and the vector of their distance as a key, and of that vector as a query and the key. Pass one such layer as
-    `position` to a builder, or the same one to several blocks: they share the vectors, as in DeBERTa. Memory grows with
-    N · T · (S + P): no query and key have a vector of their own there.
+    The logit of a query and a key is the sum of three products, scaled by 1 / sqrt(3 H): query times key, query times
+    the vector of their distance (projected as a key), and this vector (projected as a query) times key. Pass one such
+    layer as `position` to a builder or to several blocks: they share the vectors, as in DeBERTa. Memory grows with
+    N · T · (S + P), since no vector is stored for a pair of query and key.
 
     Args:
         dim: width D of the vectors; the width of the attention's inputs with `share_projections`.
-        max_distance: a longer distance has the vector of this one.
+        max_distance: the longest distance with its own vector; longer distances have the same vector.
         num_buckets: number P of vectors for earlier and later keys together, a multiple of 4. From P / 4 tokens on
             distances share vectors, in steps that grow logarithmically. Default 2 * `max_distance`: no distance shares
             its vector with another.
         content_to_position: whether queries attend to the vectors.
-        position_to_content: whether the vectors attend to keys. With one of the two the scale is 1 / sqrt(2 H).
-        share_projections: whether the vectors go through the attention's own projections of queries and keys
-            (DeBERTa v2 and v3). With False each attention has two more, `position_query` and `position_key` (v1).
-        norm: whether the vectors go through a layer norm (v2 and v3).
-        norm_epsilon: of that norm.
-        dropout: rate on the vectors, in training.
+        position_to_content: whether the vectors attend to keys. With only one of these two options the scale is
+            1 / sqrt(2 H).
+        share_projections: whether the attention's projections of queries and keys also project the vectors (DeBERTa v2
+            and v3). With False each attention has the projections `position_query` and `position_key` (v1).
+        norm: whether a layer norm normalises the vectors (v2 and v3).
+        norm_epsilon: epsilon of this norm.
+        dropout: dropout rate of the vectors.
 
     Call arguments:
         query_positions, key_positions: int (T,) and (S,), or (B, T) and (B, S).
 
-    A call returns the vectors themselves, to look at them. Attention does not call the layer: it multiplies by the P
-    vectors, then looks up the products.
+    A call of the layer returns the vectors, for inspection. Attention does not call the layer: it multiplies by the P
+    vectors, and then looks up the products.
 
     Returns:
         (B or 1, T, S, D), the vector of each query and key.
 
     Raises:
-        ValueError: `num_buckets` is no multiple of 4, a `max_distance` within the distances that have a vector of their
-            own, no term at all, `dim` other than that of the inputs.
+        ValueError: `num_buckets` is not a multiple of 4, `max_distance` is not longer than the distances with their own
+            vectors, both options of terms are False, `dim` is not the width of the inputs with `share_projections`.
 
     Reference:
         [DeBERTa](https://arxiv.org/abs/2006.03654), section 3.1; [DeBERTaV3](https://arxiv.org/abs/2111.09543).
@@ -90,15 +91,13 @@ class DisentangledPositions(Layer):
         self.num_buckets = checks.optional(checks.size, "num_buckets", num_buckets)
         if num_buckets is not None and (num_buckets % 4 or max_distance <= num_buckets // 4 + 1):
             raise ValueError(
-                "`num_buckets` must be a multiple of 4, of which a quarter is below max_distance - 1; received "
+                "`num_buckets` must be a multiple of 4 with num_buckets / 4 < max_distance - 1; received "
                 f"num_buckets={num_buckets} and max_distance={max_distance}."
             )
         self.content_to_position = checks.boolean("content_to_position", content_to_position)
         self.position_to_content = checks.boolean("position_to_content", position_to_content)
         if not content_to_position and not position_to_content:
-            raise ValueError(
-                "One of `content_to_position` and `position_to_content` must be True; received False for both."
-            )
+            raise ValueError("`content_to_position` or `position_to_content` must be True; received False for both.")
         self.share_projections = checks.boolean("share_projections", share_projections)
         self.norm = checks.boolean("norm", norm)
         self.norm_epsilon = checks.positive_number("norm_epsilon", norm_epsilon)
@@ -118,7 +117,7 @@ class DisentangledPositions(Layer):
 
     @property
     def added_terms(self):
-        """The number of products that are added to that of query and key."""
+        """The number of products in addition to query times key."""
         return self.content_to_position + self.position_to_content
 
     def rotate(self, x, positions):
@@ -128,7 +127,7 @@ class DisentangledPositions(Layer):
         return None
 
     def build_for(self, attention, inputs_shape):
-        """Makes the projections of an attention for the vectors, or checks that its own ones fit."""
+        """Makes an attention's projections of the vectors, or checks that its shared projections fit."""
         if self.share_projections:
             if inputs_shape[-1] != self.dim:
                 raise ValueError(
@@ -145,7 +144,7 @@ class DisentangledPositions(Layer):
             attention.position_query = make_projection(attention, "position_query", attention.query.units, shape)
 
     def bias_of_content(self, attention, query, key, query_positions, key_positions, training=False):
-        """What positions add to the scaled logits, (B, N, T, S).
+        """The terms of positions in the scaled logits, (B, N, T, S).
 
         Args:
             attention: the `MultiHeadSelfAttention` of the queries and keys.
@@ -185,14 +184,14 @@ class DisentangledPositions(Layer):
 def disentangled_bias(query, key, position_query, position_key, buckets):
     """query · position_keyᵀ and position_query · keyᵀ, each at the bucket of its query and key.
 
-    Einsum has the heads as its only batch here. A `matmul` that broadcasts the batch gives wrong numbers on a CPU with
-    TensorFlow 2.21, for the shapes (B, 1, T, H) and (1, 1, H, P).
+    The einsum has the heads as its only batch axis. A `matmul` that broadcasts the batch gives wrong numbers on a CPU
+    with TensorFlow 2.21, for the shapes (B, 1, T, H) and (1, 1, H, P).
 
     Args:
         query: (B, T, N, H).
         key: (B, S, K, H).
-        position_query: (P, N, H), or None for no such term.
-        position_key: (P, K, H), or None for no such term.
+        position_query: (P, N, H); None leaves out its term.
+        position_key: (P, K, H); None leaves out its term.
         buckets: int (B or 1, T, S), the bucket of each query and key.
 
     Returns:
@@ -217,13 +216,13 @@ def _in_groups(x, kv_heads):
     return ops.reshape(x, (*ops.shape(x)[:-2], kv_heads, x.shape[-2] // kv_heads, x.shape[-1]))
 
 
-def _look_up(products, places):
-    """The products (B, K, N/K, any, any) at flat places, int (B or 1, T, S) -> (B, N, T, S)."""
+def _look_up(products, indices):
+    """The products (B, K, N/K, any, any) at flat indices, int (B or 1, T, S) -> (B, N, T, S)."""
     shape, heads = ops.shape(products), products.shape[1] * products.shape[2]
     products = ops.reshape(products, (batch_size(products), heads, shape[3] * shape[4]))
-    if places.shape[0] == 1:  # one table of places for all rows takes no memory for each of them
-        return ops.take(products, places[0], axis=2)
-    queries, keys = ops.shape(places)[1:]
-    places = ops.reshape(places, (batch_size(places), 1, queries * keys))
-    found = ops.take_along_axis(products, places, axis=2)
-    return ops.reshape(found, (batch_size(found), heads, queries, keys))
+    if indices.shape[0] == 1:  # the rows share the indices, which saves memory
+        return ops.take(products, indices[0], axis=2)
+    queries, keys = ops.shape(indices)[1:]
+    indices = ops.reshape(indices, (batch_size(indices), 1, queries * keys))
+    terms = ops.take_along_axis(products, indices, axis=2)
+    return ops.reshape(terms, (batch_size(terms), heads, queries, keys))

@@ -9,7 +9,7 @@ from keras_txf.layers.serialization import register
 
 @register
 class Dropout(keras.layers.Dropout, Layer):
-    """Keras' Dropout without `noise_shape`; see `backend.random` for what differs on TensorFlow."""
+    """Keras' Dropout without `noise_shape`, and with the faster mask of `backend.random` on TensorFlow."""
 
     def __init__(self, rate, seed=None, **kwargs):
         super().__init__(rate, seed=seed, **kwargs)

@@ -1,4 +1,4 @@
-"""PositionalEmbedding: tokens and their places."""
+"""PositionalEmbedding: the embedding of tokens and of their positions."""
 
 import functools
 import math
@@ -20,13 +20,13 @@ from keras_txf.ops.masks import padding_positions
 from keras_txf.ops.positions import inclusive_sinusoid, sinusoid
 from keras_txf.ops.tensors import nan_unless, wide_dtype
 
-WAVES = {  # position_encoding -> the vectors of positions, of a width
+WAVES = {  # position_encoding -> function of positions and a width that computes the vectors
     "sinusoidal": sinusoid,
     "sinusoidal_halves": functools.partial(sinusoid, interleaved=False),
     "sinusoidal_inclusive_from_2": inclusive_sinusoid,
     "sinusoidal_inclusive": functools.partial(inclusive_sinusoid, first=0),
 }
-TABLES = ("learned", "fixed")  # position_encoding with a table of `max_length` rows
+TABLES = ("learned", "fixed")  # values of position_encoding with a table of `max_length` rows
 ENCODINGS = (*WAVES, *TABLES)
 
 
@@ -34,35 +34,37 @@ ENCODINGS = (*WAVES, *TABLES)
 class PositionalEmbedding(Layer):
     """Token embedding plus positions, with the padding mask for the layers after it.
 
-    Positions count real tokens only, so that padding on the left shifts nothing. They are computed
-    at least in float32 under every policy.
+    Positions count real tokens only, so padding on the left does not shift them. They are computed
+    in float32 or wider under every policy.
 
     Args:
-        vocab_size: number V of tokens, or None: the positions alone, to be added to the tokens of another layer.
+        vocab_size: number V of tokens. None: the layer returns positions, to add to the tokens of another layer.
         dim: width of the output.
         position_encoding: "sinusoidal" (the paper's: sines at even, cosines at odd features), "sinusoidal_halves" (all
-            sines, then all cosines: Marian), "sinusoidal_inclusive" (halves too, whose longest wavelength is exactly
-            10,000 · 2π: Whisper), "sinusoidal_inclusive_from_2" (the same from position 2 on: M2M100), "learned",
-            "fixed" (a table that is not trained: the paper's at first, the file's after `load`), or None where
-            attention has its own positions.
-        max_length: number of positions of a table; longer input is refused whatever `position_encoding`. Inside a
-            compiled function that knows no lengths, what lies beyond has NaN for positions instead, where it has any.
+            sines, then all cosines: Marian), "sinusoidal_inclusive" (also halves, with 10,000 · 2π as the longest
+            wavelength: Whisper), "sinusoidal_inclusive_from_2" (the same from position 2 on: M2M100), "learned",
+            "fixed" (a table that is not trained: the paper's sinusoids, or the table of a file after `load`), or None
+            if attention applies positions.
+        max_length: number of positions of a table. With any `position_encoding` longer input raises ValueError. Inside
+            a compiled function of unknown lengths the positions from `max_length` on are NaN instead.
         combine: "add", or "concat": the last `position_dim` features are the position's.
         position_dim: width of the positions under "concat"; default half of `dim`.
-        token_dim: width of the table of tokens, where a projection is to take it to `dim`, and another one
-            back in reverse (OPT). Default `dim`.
-        token_types: number of kinds of tokens, each with a learned vector to add (BERT's sentences A and B), or None.
-        pad_id: the token of padding, or None: no mask, and every token counts.
-        scale: whether token embeddings are multiplied by sqrt(dim), or another factor (Granite). Default: with
-            sinusoids, as in the paper; sinusoids of amplitude 1 would hide smaller tokens.
-        dropout: rate on the output, as in the paper. None: no dropout here; a builder then drops by its own `dropout`.
-        embeddings_initializer: default normal, with standard deviation 1 / sqrt(dim) where `scale` multiplies tokens,
-            otherwise 0.02 (BERT, GPT-2).
+        token_dim: width of the table of tokens. One projection takes it to `dim`, another one back in reverse (OPT).
+            Default `dim`, without projections.
+        token_types: number of token types, each with a learned vector that is added (BERT's sentences A and B), or
+            None.
+        pad_id: the padding token. None: no token is padding, and there is no mask.
+        scale: whether token embeddings are multiplied by sqrt(dim); or a number as the factor (Granite). Default: True
+            with sinusoids, as in the paper; their amplitude of 1 would dominate small token embeddings.
+        dropout: dropout rate of the output, as in the paper. None: no dropout in this layer; a builder then applies its
+            own `dropout`.
+        embeddings_initializer: initializer of the tables. Default: normal, with standard deviation 1 / sqrt(dim) if
+            `scale` multiplies tokens, else 0.02 (BERT, GPT-2).
 
     Call arguments:
         inputs: int (B, T), token ids; with `reverse`, float (B, T, dim), hidden states.
-        positions: int (T,) or (B, T), default 0, 1, 2, ... over the real tokens. With position_encoding=None they are
-            for `max_length` alone.
+        positions: int (T,) or (B, T), default 0, 1, 2, ... over the real tokens. With position_encoding=None the layer
+            only compares them with `max_length`.
         token_type_ids: int (B, T), below `token_types`; default 0.
         reverse: whether to return logits (B, T, V), the hidden states times the transposed table.
 
@@ -71,8 +73,8 @@ class PositionalEmbedding(Layer):
 
     Raises:
         ValueError: an unknown `position_encoding`, a table of positions without `max_length`, `position_dim`
-            without "concat", `token_dim` with it, input longer than `max_length`, ids outside the vocabulary where they
-            can be seen (outside a compiled function), `reverse` with "concat".
+            without "concat", `token_dim` with "concat", input longer than `max_length`, ids outside the vocabulary (if
+            the values are known: not inside a compiled function), `reverse` with "concat".
 
     Reference:
         [Attention Is All You Need](https://arxiv.org/abs/1706.03762), sections 3.4 and 3.5;
@@ -119,7 +121,7 @@ class PositionalEmbedding(Layer):
             self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
         with_waves = vocab_size is not None and position_encoding in WAVES
         self.token_scale = with_waves if self.scale is None else self.scale
-        self.autocast = False  # ids that come as floats would be rounded
+        self.autocast = False  # autocast would round ids of a float dtype
         self._check_combination()
         self._position_width = (position_dim or dim // 2) if combine == "concat" else dim
         token_width = dim - self._position_width if combine == "concat" else dim
@@ -153,7 +155,7 @@ class PositionalEmbedding(Layer):
             )
         if self.vocab_size is None and (self.position_encoding is None or self.combine == "concat"):
             raise ValueError(
-                "vocab_size=None leaves the positions alone: it needs a `position_encoding`, and combine='add'."
+                "vocab_size=None needs a `position_encoding` and combine='add': the layer returns positions only."
             )
         for name in ("token_dim", "token_types"):
             if self.vocab_size is None and getattr(self, name) is not None:
@@ -164,7 +166,7 @@ class PositionalEmbedding(Layer):
             raise ValueError("combine='concat' has nothing to concatenate with position_encoding=None.")
         if self.token_dim is not None and self.combine == "concat":
             raise ValueError(
-                "`token_dim` does not go with combine='concat', where `position_dim` says what is left for it."
+                "`token_dim` does not go with combine='concat', where the tokens have `dim` - `position_dim` features."
             )
         if self.position_dim is not None and self.combine != "concat":
             raise ValueError(
@@ -180,7 +182,7 @@ class PositionalEmbedding(Layer):
         default = keras.initializers.RandomNormal(stddev=1 / math.sqrt(self.dim) if self.token_scale else 0.02)
         initializer = own_initializer(self.embeddings_initializer or default, self, name)
         table = cls(rows, width, embeddings_initializer=initializer, dtype=self.dtype_policy, name=name, **kwargs)
-        table.supports_masking = True  # a mask on hidden states is no cause for a warning
+        table.supports_masking = True  # Keras would warn of a mask on hidden states
         return table
 
     def build(self, inputs_shape):
@@ -238,7 +240,7 @@ class PositionalEmbedding(Layer):
         return keras.KerasTensor(shape, self.compute_dtype)
 
     def _check_call(self, inputs, positions, token_type_ids, reverse):
-        """Refuses what would fail inside of the backend, or would not be used."""
+        """Raises ValueError for an argument that would fail inside the backend or would not be used."""
         if reverse:
             if self.combine == "concat":
                 raise ValueError("`reverse` needs combine='add': under 'concat' the table is narrower than `dim`.")
@@ -291,11 +293,11 @@ class PositionalEmbedding(Layer):
         )
         if self.pad_id is None:
             return vectors
-        # A row of the table is cheaper to look up than to compute.
+        # Looking up a row of the table is cheaper than computing the row.
         return ops.take(vectors, padding_positions(inputs != self.pad_id), axis=0)
 
     def _vectors_at(self, positions, known):
-        """`known` says that `_check_call` has seen the length: no position can lie outside of `max_length`."""
+        """The vectors of positions. `known`: `_check_call` has checked the positions, so all are below `max_length`."""
         if self.position_encoding in TABLES:
             vectors = self.position(positions)
         else:
@@ -303,18 +305,18 @@ class PositionalEmbedding(Layer):
             vectors = WAVES[self.position_encoding](positions, self._position_width, dtype=wide)
         if known or self.max_length is None:
             return vectors
-        # Inside a compiled function nothing can raise, and XLA would take the last row in silence.
+        # A compiled function cannot raise, and XLA would silently look up the last row.
         inside = ops.logical_and(positions >= 0, positions < self.max_length)
         return ops.where(ops.expand_dims(inside, -1), vectors, ops.expand_dims(nan_unless(inside, vectors.dtype), -1))
 
     def compute_mask(self, inputs, previous_mask=None):
-        if len(inputs.shape) != 2:  # hidden states on their way to logits keep their mask
+        if len(inputs.shape) != 2:  # `reverse`: logits have the mask of the hidden states
             return previous_mask
         return None if self.pad_id is None else ops.not_equal(inputs, self.pad_id)
 
 
 def check_length(inputs, max_length):
-    """Refuses a sequence (B, T, ...) that is longer than `max_length`, where both lengths are known."""
+    """Raises ValueError if a sequence (B, T, ...) is longer than `max_length`, and both lengths are known."""
     length = checks.known_length(inputs)
     if None not in (length, max_length) and length > max_length:
         raise ValueError(f"`inputs` must not be longer than max_length={max_length}; received length {length}.")

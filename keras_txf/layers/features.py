@@ -1,4 +1,4 @@
-"""FeatureEmbedding: sequences of float vectors, such as sensor data or audio frames, in place of tokens."""
+"""FeatureEmbedding: sequences of float vectors, such as sensor data or audio frames, instead of tokens."""
 
 from typing import Any, Unpack
 
@@ -19,15 +19,15 @@ from keras_txf.layers.token_input import inputs_by_name
 class FeatureEmbedding(Layer):
     """Projects float vectors to the width of a model, and adds positions.
 
-    Positions count the real vectors only, so that padding on the left shifts nothing.
+    Positions count real vectors only, so padding on the left does not shift them.
 
     Args:
         dim: width D of the output.
         position_encoding: "sinusoidal", "sinusoidal_halves", "learned", or None, see `PositionalEmbedding`.
-        max_length: number of learned positions; longer input without `positions` is refused.
+        max_length: number of learned positions; longer input without `positions` raises ValueError.
         use_bias: whether the projection has a bias.
-        kernel_initializer: of the projection.
-        embeddings_initializer: of learned positions; default normal with standard deviation 0.02.
+        kernel_initializer: initializer of the projection.
+        embeddings_initializer: initializer of learned positions; default normal with standard deviation 0.02.
 
     Call arguments:
         inputs: float (B, T, F).
@@ -39,10 +39,10 @@ class FeatureEmbedding(Layer):
 
     Raises:
         ValueError: an unknown `position_encoding`, learned positions without `max_length`, input longer than
-            `max_length`, `positions` with neither.
+            `max_length`, `positions` with position_encoding=None.
 
     Reference:
-        [wav2vec 2.0](https://arxiv.org/abs/2006.11477) projects audio frames so;
+        [wav2vec 2.0](https://arxiv.org/abs/2006.11477) for the projection of audio frames;
         [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 3.5, for the positions.
 
     Example:
@@ -100,12 +100,11 @@ class FeatureEmbedding(Layer):
         x = self.projection(inputs if mask is None else zero_padding(inputs, mask))
         if self.position_layer is None:
             return x
-        given = {} if positions is None else {"positions": positions}
-        return add_positions(self.position_layer, x, mask, **given)
+        return add_positions(self.position_layer, x, mask, positions)
 
 
 def make_position_layer(layer):
-    """The positions of a layer that embeds vectors, or None where its `position_encoding` is None."""
+    """The position layer of a layer that embeds vectors, or None if its `position_encoding` is None."""
     if layer.position_encoding is None:
         return None
     return PositionalEmbedding(
@@ -119,15 +118,15 @@ def make_position_layer(layer):
     )
 
 
-def add_positions(position_layer, x, mask, **positions):
-    """Adds positions to x (B, T, D). They count the vectors that the mask (B, T) calls real, unless they are given."""
-    # The positions of a PositionalEmbedding count the ids that are not its `pad_id`, 0.
-    real = ops.ones(ops.shape(x)[:2], "int32") if mask is None else ops.cast(mask, "int32")
-    return x + position_layer(real, **positions)
+def add_positions(position_layer, x, mask, positions=None):
+    """Adds positions to x (B, T, D). Default positions count the vectors where the mask (B, T) is True."""
+    # The mask serves as ids: a PositionalEmbedding counts the ids that are not its `pad_id`, 0.
+    ids = ops.ones(ops.shape(x)[:2], "int32") if mask is None else ops.cast(mask, "int32")
+    return x + (position_layer(ids) if positions is None else position_layer(ids, positions=positions))
 
 
 def zero_padding(inputs, mask):
-    """Zeros in place of the vectors (B, T, F) at padding, which may be anything, NaN too; checks the mask (B, T)."""
+    """Replaces the vectors (B, T, F) at padding by zeros, since they may be NaN; checks the mask (B, T)."""
     mask = checks.dense_tensor("mask", mask)
     checks.padding_mask(mask, inputs)
     return ops.where(ops.expand_dims(ops.cast(mask, "bool"), -1), inputs, 0)
@@ -135,21 +134,21 @@ def zero_padding(inputs, mask):
 
 @register
 class MaskedVectors(keras.layers.Identity, Layer):
-    """Marks an input whose Keras mask the model reads. Callers may also give the mask as `{input}_mask` in a dict.
+    """Marks an input whose Keras mask the model reads. Callers may also pass the mask as `{input}_mask` in a dict.
 
-    The mask is no input of the graph: the model could then not stand where Keras gives one tensor, such as in a
-    `Sequential` model.
+    The mask is not an input of the graph. With a second input the model would not work where Keras passes one tensor,
+    such as in a `Sequential` model.
 
     Call arguments:
         inputs: float (B, T, F).
 
     Returns:
-        The same.
+        The inputs.
     """
 
 
 def masks_of_inputs(model):
-    """The inputs of a functional model that take a mask, by the name of the mask: `features_mask` -> `features`."""
+    """Names of masks and of their inputs in a functional model, such as `features_mask` -> `features`."""
     return {
         f"{name}_mask": name
         for name, tensor in inputs_by_name(model).items()
@@ -159,7 +158,7 @@ def masks_of_inputs(model):
 
 @register
 class AttachMask(Layer):
-    """Gives a tensor the mask that another input holds.
+    """Sets a second input as the mask of a tensor.
 
     Call arguments:
         inputs: a tensor (B, T, ...), and bool (B, T) or None, in a list.
@@ -176,7 +175,7 @@ class AttachMask(Layer):
         return value  # `inputs` is a list of tensors
 
     def call(self, inputs):
-        return ops.copy(inputs[0])  # Keras would leave the same tensor the mask that it had
+        return ops.copy(inputs[0])  # without the copy Keras would keep the mask of the input tensor
 
     def compute_output_spec(self, inputs):
         return keras.KerasTensor(inputs[0].shape, inputs[0].dtype)

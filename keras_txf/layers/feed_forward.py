@@ -22,14 +22,14 @@ class FeedForward(Layer):
     "gelu". The output is as wide as the input.
 
     Args:
-        intermediate_dim: width in between; default 4 times the input's.
+        intermediate_dim: width of the hidden layer; default 4 times the width of the input.
         activation: any Keras activation, or "gelu_tanh" (GPT-2, Gemma), "gelu_sigmoid" (CLIP). The default,
             "gelu", is today's practice; the blocks default to the paper's "relu".
         gated: whether a second projection gates the first.
-        dropout: rate on the intermediate features (the paper has none there).
+        dropout: dropout rate of the hidden layer; 0 in the paper.
         use_bias: whether the projections have a bias.
-        output_bias: whether the last of them has one; default as `use_bias`.
-        kernel_initializer: of the projections.
+        output_bias: whether the last projection has a bias; default `use_bias`.
+        kernel_initializer: initializer of the projections.
 
     Call arguments:
         inputs: float (..., D).
@@ -93,7 +93,7 @@ class FeedForward(Layer):
 
 
 def set_network_options(layer, intermediate_dim, activation, gated, use_bias, kernel_initializer):
-    """Checks and keeps the options that every feed-forward layer has."""
+    """Checks the options of a feed-forward layer, and sets them as attributes."""
     layer.intermediate_dim = checks.optional(checks.size, "intermediate_dim", intermediate_dim)
     layer.activation = activation
     layer.activation_function = get_activation("activation", activation)
@@ -104,7 +104,7 @@ def set_network_options(layer, intermediate_dim, activation, gated, use_bias, ke
 
 
 def network_widths(layer, inputs_shape):
-    """The width D of the inputs, and the width in between: `intermediate_dim`, or 4 D."""
+    """The width D of the inputs, and the width of the hidden layer: `intermediate_dim`, or 4 D."""
     dim = inputs_shape[-1]
     if dim is None:
         raise ValueError("`inputs` must have a known dim, their last axis; received None.")

@@ -22,44 +22,45 @@ from keras_txf.layers.short_convolution import add_convolution_kernel, check_tok
 from keras_txf.ops.tensors import batch_size, swap_heads, widen
 
 CHUNK = 64  # tokens of a chunk, a power of 2
-SMALL = 16  # blocks up to this size are inverted by a few large products, others in halves: 4 % faster
+SMALL = 16  # smaller blocks are inverted by a few large products, larger blocks in halves: 4 % faster
 
 
 @register
 class GatedDeltaNet(Layer):
-    """Linear attention by the gated delta rule, as Qwen3-Next has it in three of four blocks.
+    """Linear attention by the gated delta rule, as in three of four blocks of Qwen3-Next.
 
-    Pass it as `attention` to some blocks of a builder, beside blocks that attend. Each value head has a state S (K, V),
-    which a token decays and corrects: S <- a S + k b (v - a k S), and reads: q S. The decay a = exp(-exp(A_log) *
-    softplus(decay(x) + dt_bias)) and the step b = sigmoid(beta(x)) are numbers of the token and head. Queries, keys and
-    values pass a short causal convolution and SiLU, and queries and keys have unit length. An RMS norm, a gate
-    SiLU(gate(x)) and a projection follow. Decoding keeps the state and the inputs of the
-    convolution, whatever the number of tokens.
+    Pass it as `attention` to some blocks of a builder, next to blocks with attention. Each value head has a state S
+    (K, V). A token updates the state, S <- a S + k b (v - a k S), and reads q S. The decay a = exp(-exp(A_log) *
+    softplus(decay(x) + dt_bias)) and the step b = sigmoid(beta(x)) are numbers for each token and head. A short causal
+    convolution and SiLU follow the projections of queries, keys and values, and queries and keys have unit length. An
+    RMS norm, a gate SiLU(gate(x)) and a projection make the output. Decoding keeps the state and the last inputs of the
+    convolution, for any number of tokens.
 
-    Training computes 64 tokens at once, by products of matrices, and only the states between such chunks one after the
-    other. The rule is computed in float32 under every policy, and in float64 under float64.
+    Training computes chunks of 64 tokens by products of matrices. Only the states between chunks are computed one after
+    another. The rule is computed in float32 under every policy, and in float64 under float64.
 
     Args:
         num_key_heads: number of heads of queries and keys.
         key_head_dim: width K of the queries and keys of a head.
-        num_value_heads: number N of heads of values, a multiple of `num_key_heads`, which is the default.
-            Value heads that lie side by side share a key head.
+        num_value_heads: number N of heads of values, a multiple of `num_key_heads`; default `num_key_heads`.
+            Consecutive value heads share a key head.
         value_head_dim: width V of the values of a head; default K.
         conv_kernel_size: number of tokens that the short convolution reads.
-        norm_epsilon: of the RMS norm.
-        kernel_initializer: of the projections. The convolution begins with numbers up to 1 / sqrt(conv_kernel_size).
+        norm_epsilon: epsilon of the RMS norm.
+        kernel_initializer: initializer of the projections. The kernel of the convolution is initially uniform within
+            1 / sqrt(conv_kernel_size).
 
     Call arguments:
         inputs: float (B, T, D).
-        mask: bool (B, T), True at real tokens. Others leave the state as it is, and are zeros to the convolution.
-        cache: a `Cache`, which decoding passes and whose own mask is used.
+        mask: bool (B, T), True at real tokens. Padding does not change the state, and the convolution reads zeros.
+        cache: a `Cache`, which decoding passes. The layer then uses the mask of the cache.
 
     Returns:
         (B, T, D).
 
     Raises:
-        ValueError: a size that is no positive integer, `num_value_heads` that is no multiple of `num_key_heads`, inputs
-            of another rank or of unknown D.
+        ValueError: a size that is not a positive integer, `num_value_heads` that is not a multiple of `num_key_heads`,
+            inputs of another rank or of unknown D.
 
     Reference:
         [Gated Delta Networks: Improving Mamba2 with Delta Rule](https://arxiv.org/abs/2412.06464).
@@ -114,7 +115,7 @@ class GatedDeltaNet(Layer):
 
     def compute_output_spec(self, inputs, mask=None, cache=None):
         check_tokens(inputs, mask)
-        self.query(inputs)  # raises ValueError for another width than that which it was built for
+        self.query(inputs)  # raises ValueError for another width than in `build`
         return keras.KerasTensor(inputs.shape, self.compute_dtype)
 
     def call(self, inputs, mask=None, cache=None):
@@ -139,12 +140,10 @@ class GatedDeltaNet(Layer):
         x = ops.concatenate([self.query(x), self.key(x), self.value(x)], axis=-1)
         x = widen(ops.silu(convolve(x, self.convolution_kernel, mask, cache)))
         keys = self.num_key_heads * self.key_head_dim
-        query, key = (
-            split_heads(x[..., :keys], self.num_key_heads),
-            split_heads(x[..., keys : 2 * keys], self.num_key_heads),
-        )
-        query, key = (ops.repeat(unit_length(x), self.heads // self.num_key_heads, axis=2) for x in (query, key))
-        return query / math.sqrt(self.key_head_dim), key, split_heads(x[..., 2 * keys :], self.heads)
+        query, key, value = x[..., :keys], x[..., keys : 2 * keys], x[..., 2 * keys :]
+        query, key = (unit_length(split_heads(x, self.num_key_heads)) for x in (query, key))
+        query, key = (ops.repeat(x, self.heads // self.num_key_heads, axis=2) for x in (query, key))
+        return query / math.sqrt(self.key_head_dim), key, split_heads(value, self.heads)
 
     def _gates(self, x, mask):
         """The logarithm of the decay, and beta, (B, T, N): 0 at padding."""
@@ -157,28 +156,28 @@ class GatedDeltaNet(Layer):
 
 
 def _log_of_rates(shape, dtype=None):
-    """The reference implementation's: the logarithm of a number up to 16."""
+    """The initializer of the reference implementation: the logarithm of a number between 0.01 and 16."""
     return ops.cast(ops.log(_uniform(0.01, 16.0, shape)), dtype)
 
 
 def _inverse_softplus_of_steps(shape, dtype=None):
-    """The reference implementation's: the softplus of it lies between 0.001 and 0.1, evenly in its logarithm."""
+    """The initializer of the reference implementation: its softplus is log-uniform between 0.001 and 0.1."""
     steps = ops.exp(_uniform(math.log(0.001), math.log(0.1), shape))
     return ops.cast(ops.log(ops.expm1(steps)), dtype)
 
 
 def _uniform(least, most, shape):
-    """With a seed of its own: Keras' generator of seeds may not exist yet where it delays the making of weights."""
+    """Draws with its own seed: Keras' seed generator may not exist yet if Keras delays the creation of weights."""
     return keras.initializers.RandomUniform(least, most)(shape, "float32")
 
 
 def unit_length(x):
-    """Vectors divided by their length; a vector of zeros stays."""
+    """Vectors divided by their length; a zero vector stays zero."""
     return x * ops.rsqrt(ops.sum(x * x, axis=-1, keepdims=True) + 1e-6)
 
 
 def gated_delta_rule(query, key, value, log_decay, beta, state):
-    """Reads tokens into a state.
+    """Updates a state by tokens, and computes their outputs.
 
     Args:
         query, key: (B, T, N, K).
@@ -197,7 +196,7 @@ def gated_delta_rule(query, key, value, log_decay, beta, state):
 
 
 def _split_tokens(tokens, state):
-    """Queries, keys, values, log_decay and beta (..., 1) of tokens side by side."""
+    """Splits the last axis of tokens into queries, keys, values, log_decay and beta (..., 1)."""
     width = state.shape[2]
     end = tokens.shape[-1] - 2
     return (
@@ -214,9 +213,9 @@ def _read_token(tokens, state):
 
 
 def _read_chunks(tokens, state):
-    """All chunks at once, but for the states between them: the WY form of the paper, section 3.3.
+    """All chunks at once, except the states between them: the WY form of the paper, section 3.3.
 
-    Within a chunk S = decay S_0 + sum of decayed k u^T, where the u solve a triangular system: u = U - W S_0.
+    Within a chunk S = decay S_0 + sum of decayed k u^T. The u = U - W S_0 solve a triangular system.
     """
     length, heads = ops.shape(tokens)[2], state.shape[1]
     if isinstance(length, int):
@@ -230,9 +229,9 @@ def _read_chunks(tokens, state):
     query, key, value, log_decay, beta = _split_tokens(tokens, state)
 
     total = ops.cumsum(log_decay, axis=-2)  # since the start of the chunk, (B, N, M, C, 1)
-    places = ops.arange(size, dtype="int32")
-    seen, earlier = places[:, None] >= places, places[:, None] > places  # (C, C)
-    between = ops.exp(ops.where(seen, total - ops.swapaxes(total, -1, -2), 0.0))
+    index = ops.arange(size, dtype="int32")
+    visible, earlier = index[:, None] >= index, index[:, None] > index  # (C, C)
+    between = ops.exp(ops.where(visible, total - ops.swapaxes(total, -1, -2), 0.0))
     keys = ops.swapaxes(key, -1, -2)
     inverse = inverse_of_unit_triangle(ops.where(earlier, beta * ops.matmul(key, keys) * between, 0.0))
     both = ops.matmul(inverse, beta * ops.concatenate([value, key * ops.exp(total)], axis=-1))  # U and W, (..., V + K)
@@ -248,7 +247,7 @@ def _read_chunks(tokens, state):
     state, before = compilers.scan_states(next_state, state, changes)
     before = ops.transpose(before, (1, 2, 0, 3, 4))  # (B, N, M, K, V), the state before each chunk
     new = both[..., :width] - ops.matmul(both[..., width:], before)
-    scores = ops.where(seen, ops.matmul(query, keys) * between, 0.0)
+    scores = ops.where(visible, ops.matmul(query, keys) * between, 0.0)
     outputs = ops.matmul(query * ops.exp(total), before) + ops.matmul(scores, new)
     outputs = ops.reshape(outputs, (batch_size(tokens), heads, chunks * size, width))
     return outputs[:, :, :length], state
@@ -257,8 +256,8 @@ def _read_chunks(tokens, state):
 def inverse_of_unit_triangle(below):
     """The inverse of 1 + below, where `below` (..., C, C) is zero on and above its diagonal; C is a power of 2.
 
-    [[a, 0], [b, c]] has the inverse [[a', 0], [-c' b a', c']]: products of matrices alone, which every backend and
-    export has, and as exact as substitution. Powers of `below` would overflow float32 where keys repeat.
+    [[a, 0], [b, c]] has the inverse [[a', 0], [-c' b a', c']]. This needs only products of matrices, which all backends
+    and exports support, and is as exact as substitution. Powers of `below` would overflow float32 for repeated keys.
     """
     half = below.shape[-1] // 2
     if half < SMALL:
@@ -272,12 +271,12 @@ def inverse_of_unit_triangle(below):
 
 
 def _inverse_of_small(below):
-    """All blocks of 2 tokens along the diagonal at once, then those of 4, of 8 ..."""
+    """Inverts all blocks of 2 tokens along the diagonal at once, then all blocks of 4, of 8, ..."""
     size = below.shape[-1]
-    places = ops.arange(size, dtype="int32")
+    index = ops.arange(size, dtype="int32")
     inverse, half = ops.eye(size, dtype=below.dtype), 1
     while half < size:
-        blocks = places // half
+        blocks = index // half
         corners = ops.logical_and(blocks[:, None] == blocks + 1, blocks[:, None] % 2 == 1)
         corner = ops.where(corners, below, 0.0)
         inverse = inverse - (corner if half == 1 else ops.matmul(ops.matmul(inverse, corner), inverse))

@@ -1,4 +1,4 @@
-"""Pooling, one vector for a sequence, and what some models do to logits."""
+"""Layers of heads: pooling of a sequence to one vector, and adjustments of logits."""
 
 import math
 from typing import Unpack
@@ -21,16 +21,16 @@ class Pooling(Layer):
     """One vector for each sequence, from its real tokens only.
 
     Args:
-        kind: "mean", "max", "first" or "last" real token, or "attention": a weighted mean whose
-            weights come from a learned query. Where the first token is a class token: "others", the mean of all but
-            it (BEiT), or "first_and_others", it and that mean beside each other, 2 D wide (DINOv2).
+        kind: "mean", "max", "first" or "last" real token, or "attention": a weighted mean with weights from a
+            learned query. If the first token is a class token: "others", the mean of the other tokens (BEiT), or
+            "first_and_others", the class token and this mean concatenated, 2 D wide (DINOv2).
 
     Call arguments:
         inputs: float (B, T, D).
         mask: bool (B, T), True at real tokens. Keras fills it from the layer before.
 
     Returns:
-        (B, D), or (B, 2 D). A sequence without any real token gives zeros.
+        (B, D), or (B, 2 D). The vector of a sequence without real tokens is zero.
 
     Raises:
         ValueError: an unknown kind.
@@ -61,7 +61,7 @@ class Pooling(Layer):
         if mask is None:
             mask = ops.ones_like(inputs[..., 0], dtype="bool")
         checks.padding_mask(mask, inputs)
-        if 0 in inputs.shape:  # of which PyTorch has no maximum; where sizes are known later only, `initial` gives one
+        if 0 in inputs.shape:  # PyTorch has no maximum of an empty axis; `initial` is for sizes that are known later
             width = inputs.shape[-1] * (2 if self.kind == "first_and_others" else 1)
             return ops.zeros((ops.shape(inputs)[0], width), self.compute_dtype)
         mask = ops.expand_dims(ops.cast(mask, "bool"), -1)  # LiteRT has no `[..., None]`
@@ -75,9 +75,9 @@ class Pooling(Layer):
 
 @register
 class LogitAdjustment(Layer):
-    """What some models do to the logits over a vocabulary: c · tanh((scale · logits + bias) / c), at least in float32.
+    """Scale, bias and soft cap of logits over a vocabulary: c · tanh((scale · logits + bias) / c).
 
-    Pass it as `logit_adjustment` to a builder.
+    Pass it as `logit_adjustment` to a builder. It computes in float32 or wider.
 
     Args:
         scale: factor on the logits (T5's 1 / sqrt(dim)), or None.
@@ -127,7 +127,7 @@ class LogitAdjustment(Layer):
 
 @register
 class SpanLogits(Layer):
-    """Splits the two logits of each token: whether an answer starts there, and whether it ends there.
+    """Splits the two logits of each token into those of the start and of the end of an answer.
 
     Call arguments:
         inputs: float (B, T, 2).
@@ -190,7 +190,7 @@ def _last(layer, x, mask):
 
 def _attention(layer, x, mask):
     scores = ops.where(mask, ops.cast(layer.score(x), x.dtype), _LOW)
-    # A softmax, which the mean completes; Keras would warn of one over a single token.
+    # The weighted mean divides by the sum, which completes the softmax. Keras' softmax warns of a single token.
     return _weighted_mean(x, ops.exp(scores - ops.max(scores, axis=1, keepdims=True, initial=_LOW)))
 
 
@@ -212,12 +212,12 @@ POOLINGS = {
 class SimilarityLogits(Layer):
     """The dot product of each image with each text, times a learned factor: exp(scale) · images textsᵀ + bias.
 
-    With vectors of unit length it is the cosine of their angle. Computes at least in float32 under every policy.
+    With vectors of unit length the dot product is the cosine of their angle. Computes in float32 or wider.
 
     Args:
-        initial_scale: the factor at first, a positive number. Its logarithm is the weight.
-        max_scale: training keeps the factor at most as large; None: it has no limit.
-        initial_bias: the bias at first; None: there is no bias.
+        initial_scale: initial value of the factor, a positive number. The weight is its logarithm.
+        max_scale: limit of the factor in training; None: no limit.
+        initial_bias: initial value of the bias; None: no bias.
 
     Call arguments:
         inputs: float (images, D) and float (texts, D), in a list.
@@ -265,7 +265,7 @@ class SimilarityLogits(Layer):
 
 @register
 class AtMost(keras.constraints.Constraint):
-    """Keeps a weight at a limit or below, after each step of training."""
+    """Limits a weight to a maximum after each step of training."""
 
     def __init__(self, limit):
         self.limit = limit

@@ -14,7 +14,7 @@ from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.base import Layer
 from keras_txf.layers.dropout import Dropout
-from keras_txf.layers.multi_head import attend, check_masks, refuse_with_cache, split_heads, token_positions
+from keras_txf.layers.multi_head import attend, check_absent_with_cache, check_masks, split_heads, token_positions
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.positions import Rotary
@@ -35,20 +35,20 @@ class LatentAttention(Layer):
 
     Args:
         num_heads: number N of heads.
-        kv_lora_rank: width R of the vector that keys and values come from.
-        qk_nope_head_dim: number C of features of a head that do not turn.
-        qk_rope_head_dim: number P of features of a head that turn with the position, even.
+        kv_lora_rank: width R of the vector from which keys and values are projected.
+        qk_nope_head_dim: number C of features of a head without rotation.
+        qk_rope_head_dim: number P of features of a head that are rotated by the position, even.
         v_head_dim: width V of the values of a head; default C.
-        q_lora_rank: width of a vector with a norm that queries come from; None projects them from the inputs.
-        causal: whether a token attends only to itself and what came before.
+        q_lora_rank: width of a normalised vector from which queries are projected; None: from the inputs.
+        causal: whether a token attends only to itself and earlier tokens.
         position: a `Rotary`; default `Rotary(interleaved=True)`.
         scale: factor on the logits; default 1 / sqrt(C + P), times the square of YaRN's factor for `mscale_all_dim`
             where the scaling of `position` has it.
-        dropout: rate on the attention weights.
-        use_bias: whether the projections to the small vectors and the output projection have a bias; the others have
-            none.
-        norm_epsilon: of the RMS norms of the small vectors.
-        kernel_initializer: of every projection.
+        dropout: dropout rate of the attention weights.
+        use_bias: whether the projections to the small vectors and the output projection have a bias. The other
+            projections have no bias.
+        norm_epsilon: epsilon of the RMS norms of the small vectors.
+        kernel_initializer: initializer of the projections.
 
     Call arguments:
         inputs: float (B, T, D).
@@ -58,7 +58,7 @@ class LatentAttention(Layer):
         (B, T, D), and the scores (B, N, T, T) if asked for.
 
     Raises:
-        ValueError: a size that is no positive integer, a `position` other than a `Rotary`, a mask of another rank.
+        ValueError: a size that is not a positive integer, a `position` other than a `Rotary`, a mask of another rank.
 
     Reference:
         [DeepSeek-V2](https://arxiv.org/abs/2405.04434), section 2.1;
@@ -72,7 +72,7 @@ class LatentAttention(Layer):
     (1, 7)
     """
 
-    logit_soft_cap = sink_logits = None  # which `attend` asks for
+    logit_soft_cap = sink_logits = None  # options of `attend` that this layer does not have
 
     def __init__(
         self,
@@ -155,15 +155,16 @@ class LatentAttention(Layer):
             allowed = AttentionMask(self.causal, None, padding, segment_ids, segment_ids, attention_mask)
             query, vector, rotary_key = self._project(inputs, token_positions(inputs, positions))
         else:
-            refuse_with_cache(attention_mask=attention_mask, segment_ids=segment_ids)
+            check_absent_with_cache(attention_mask=attention_mask, segment_ids=segment_ids)
             allowed = cache.attention_mask
             query, vector, rotary_key = self._project(inputs, token_positions(inputs, positions, cache))
             vector, rotary_key = cache.update(vector, rotary_key)
         key, value = self._keys_and_values(vector, rotary_key)
-        any_hidden = attention_mask is not None
+        zero_empty_rows = attention_mask is not None
         return attend(
-            self, query, key, value, allowed, None, any_hidden, return_attention_scores, training, self.logit_scale()
-        )
+            self, query, key, value, allowed, None, zero_empty_rows,
+            return_attention_scores, training, self.logit_scale(),
+        )  # fmt: skip
 
     def compute_output_spec(
         self,
@@ -180,7 +181,7 @@ class LatentAttention(Layer):
         self._check_call(inputs, inputs_mask if mask is None else mask, attention_mask, segment_ids)
         if positions is not None:
             checks.positions(positions, *inputs.shape[:2])
-        self.key_value_down(inputs)  # raises ValueError for another width than that which it was built for
+        self.key_value_down(inputs)  # raises ValueError for another width than in `build`
         (batch, length, _), dtype = inputs.shape, self.compute_dtype
         output = keras.KerasTensor(inputs.shape, dtype)
         scores = keras.KerasTensor((batch, self.num_heads, length, length), dtype)
@@ -197,7 +198,7 @@ class LatentAttention(Layer):
         return yarn_logit_factor(self.position_layer.scaling) / math.sqrt(self.qk_nope_head_dim + self.qk_rope_head_dim)
 
     def cache_spec(self, inputs_shape):
-        """The shape of the output of a call with a cache, and heads and width of each of the two things in it."""
+        """The shape of the output of a call with a cache, and (heads, width) of the two cached tensors."""
         return inputs_shape, (1, self.kv_lora_rank), (1, self.qk_rope_head_dim)
 
     def _project(self, inputs, positions):

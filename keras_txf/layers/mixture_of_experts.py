@@ -1,4 +1,4 @@
-"""MixtureOfExperts: several feed-forward networks, of which each token takes a few."""
+"""MixtureOfExperts: several feed-forward networks and a router that selects some of them for each token."""
 
 from typing import Any, Unpack
 
@@ -19,47 +19,49 @@ SCORES = {"softmax": lambda logits: ops.softmax(logits, axis=-1), "sigmoid": ops
 
 @register
 class MixtureOfExperts(Layer):
-    """A feed-forward layer of E experts: a router sends each token to the k experts that it scores highest.
+    """A feed-forward layer of E experts: a router selects the k experts with the highest scores for each token.
 
-    The output is the sum of the chosen experts, weighted by their scores, and of the shared experts, which every token
-    takes. Pass it as `feed_forward` to a block or a builder. All shapes are static, so that every backend compiles it:
-    each expert computes every token, and what a token did not choose counts 0. A layer therefore costs as much as E
-    experts.
+    The output is the sum of the selected experts, weighted by their scores, and of the shared experts, which all tokens
+    use. Pass it as `feed_forward` to a block or a builder. All shapes are static, so that every backend compiles it:
+    each expert computes every token, with the weight 0 if it is not selected. A layer therefore costs as much as
+    E experts.
 
     Args:
         num_experts: number E of experts.
-        top_k: number k of experts that a token takes.
-        intermediate_dim: width F of an expert; default 4 times the input's.
+        top_k: number k of experts for a token.
+        intermediate_dim: width F of an expert; default 4 times the width of the input.
         activation: any Keras activation, see `FeedForward`.
         gated: whether a second projection gates the first (SwiGLU with "silu", as in Mixtral and DeepSeek).
-        num_shared_experts: number of experts that every token takes; they are one `FeedForward` of so many times F.
-        shared_intermediate_dim: another width of that `FeedForward`.
-        shared_gate: whether the shared experts are weighted, by the sigmoid of a projection of the token (Qwen2-MoE).
-        router_activation: how the logits of the router become scores: "softmax" (Mixtral), or "sigmoid" (DeepSeek-V3).
-        normalize: whether the scores of the chosen experts are divided by their sum (Mixtral; Qwen1.5-MoE does not).
-        load_balancing: weight of the loss that training adds, E · Σ_e f_e · P_e, where f_e is the share of choices that
-            are expert e, k times, and P_e the mean softmax of the router: it is least, k, where all experts are used
-            alike. None: no such loss.
+        num_shared_experts: number of experts that all tokens use. They are one `FeedForward` of width
+            `num_shared_experts` times F.
+        shared_intermediate_dim: another width of this `FeedForward`.
+        shared_gate: whether the sigmoid of a projection of the token weights the shared experts (Qwen2-MoE).
+        router_activation: the function from logits of the router to scores: "softmax" (Mixtral), or "sigmoid"
+            (DeepSeek-V3).
+        normalize: whether the scores of the selected experts are divided by their sum (Mixtral; not in Qwen1.5-MoE).
+        load_balancing: weight of the loss that training adds, E · Σ_e f_e · P_e. f_e is the mean number of times that
+            expert e is selected for a token, and P_e the mean softmax of the router. The minimum, k, means that all
+            experts are selected equally often. None: no such loss.
         use_bias: whether experts have biases.
-        kernel_initializer: of every expert and the router.
-        e_score_correction_bias: whether each expert has a number that is added to its score for the choice alone, not
-            for the weights (DeepSeek-V3). It is 0 at first and training does not change it.
-        n_group: number of groups of experts that lie side by side: a token takes experts of its best groups alone.
-            None: no groups.
-        topk_group: how many groups those are; default all.
-        top_k_in_group: the score of a group is the sum of its so many highest: 2 in DeepSeek-V3, 1 in DeepSeek-V2.
-        routed_scaling_factor: factor on the weights of the chosen experts.
+        kernel_initializer: initializer of the experts and the router.
+        e_score_correction_bias: whether each expert has a number that is added to its score for the selection, not for
+            the weights (DeepSeek-V3). The number is initially 0, and training does not change it.
+        n_group: number of groups of consecutive experts: a token uses only experts of its best groups. None: no groups.
+        topk_group: number of these best groups; default all.
+        top_k_in_group: number of the highest scores of a group whose sum is the score of the group: 2 in DeepSeek-V3,
+            1 in DeepSeek-V2.
+        routed_scaling_factor: factor on the weights of the selected experts.
 
     Call arguments:
         inputs: float (B, T, D).
-        mask: bool (B, T), True at real tokens: only they count for the load-balancing loss.
+        mask: bool (B, T), True at real tokens. The load-balancing loss counts only real tokens.
 
     Returns:
         (B, T, D).
 
     Raises:
-        ValueError: `top_k` above `num_experts`, or above the experts of `topk_group` groups, a size that is no positive
-            integer, an unknown `router_activation`.
+        ValueError: `top_k` above `num_experts`, or above the experts of `topk_group` groups, a size that is not a
+            positive integer, an unknown `router_activation`.
 
     Reference:
         [Outrageously Large Neural Networks](https://arxiv.org/abs/1701.06538);
@@ -169,7 +171,7 @@ class MixtureOfExperts(Layer):
             self.shared_gate_dense = make_projection(self, "shared_gate", 1, inputs_shape, use_bias=False)
 
     def _experts(self, name, height, width):
-        """One projection's kernels (E, height, width), each drawn by itself, and its biases (E, width)."""
+        """The kernels (E, height, width) of one projection, each initialized separately, and its biases (E, width)."""
         initializers = [own_initializer(self.kernel_initializer, self, f"{name}_{i}") for i in range(self.num_experts)]
 
         def draw(shape, dtype=None):
@@ -199,7 +201,7 @@ class MixtureOfExperts(Layer):
         return keras.KerasTensor(inputs.shape, self.compute_dtype)
 
     def _inside(self, inputs):
-        """What the output projections read (B, T, E, F)."""
+        """The hidden layers of the experts, (B, T, E, F)."""
         x = _project(inputs, self.intermediate, self.intermediate_bias)
         if not self.gated:
             return self.activation_function(x)
@@ -207,7 +209,7 @@ class MixtureOfExperts(Layer):
         return self.apply_gate(gate, x)
 
     def apply_gate(self, gate, x):
-        """The product of both projections (B, T, E, F); a subclass may bend them."""
+        """The product of both projections (B, T, E, F); a subclass may compute another function."""
         return self.activation_function(gate) * x
 
     def router_logits(self, inputs):
@@ -230,7 +232,7 @@ class MixtureOfExperts(Layer):
         return weights * self.routed_scaling_factor, chosen, logits
 
     def _preferences(self, scores):
-        """What the choice goes by (B, T, E): the scores, corrected, and hidden outside of the best groups."""
+        """The scores for the selection (B, T, E), corrected, and `HIDDEN` outside the best groups."""
         if self.e_score_correction_bias:
             scores = scores + ops.cast(self.correction_bias, scores.dtype)
         if self.n_group is None:
@@ -252,7 +254,7 @@ class MixtureOfExperts(Layer):
         return self.num_experts * ops.sum(share * probability)
 
     def weights_of_experts(self):
-        """The weights of which each expert has its share."""
+        """The weights with one slice for each expert."""
         names = ("gate", "gate_bias", "intermediate", "intermediate_bias", "output_kernel", "output_bias")
         return [weight for name in names if (weight := getattr(self, name, None)) is not None]
 

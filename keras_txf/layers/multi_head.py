@@ -1,4 +1,4 @@
-"""What both attention layers do with heads: their options, projections and masks, and the way to the kernel.
+"""The common functions of the attention layers: options, projections, checks of masks, and the call of the kernel.
 
 Legend: B batch, T query length, S context length, D model dim, N heads, K key-value heads, H head dim.
 """
@@ -18,7 +18,7 @@ from keras_txf.ops.tensors import batch_size, widen
 
 
 def set_attention_options(layer, num_heads, options):
-    """Keeps the options under their names; raises ValueError if two of them do not go together."""
+    """Sets the options as attributes; raises ValueError if two options do not go together."""
     for name, value in options.items():
         setattr(layer, name, value)
     layer.num_heads = checks.size("num_heads", num_heads)
@@ -34,6 +34,7 @@ def set_attention_options(layer, num_heads, options):
 
 
 def build_projections(layer, inputs_shape, context_shape):
+    """Makes the projections, sinks, dropout and head norms of an attention layer."""
     for name, shape in (("inputs", inputs_shape), ("context", context_shape)):
         if len(shape) != 3:
             raise ValueError(f"`{name}` must have shape (batch, length, dim); received shape {tuple(shape)}.")
@@ -58,13 +59,16 @@ def build_projections(layer, inputs_shape, context_shape):
         )
     layer.dropout_layer = Dropout(layer.dropout, dtype=layer.dtype_policy, name="dropout")
     if layer.qk_norm:
-        own = head_dim, layer.norm_epsilon, layer.dtype_policy
-        layer.query_norm = make_head_norm(layer.qk_norm, layer.num_heads, *own, "query_norm")
-        layer.key_norm = make_head_norm(layer.qk_norm, kv_heads, *own, "key_norm")
+        options = head_dim, layer.norm_epsilon, layer.dtype_policy
+        layer.query_norm = make_head_norm(layer.qk_norm, layer.num_heads, *options, "query_norm")
+        layer.key_norm = make_head_norm(layer.qk_norm, kv_heads, *options, "key_norm")
 
 
 def check_masks(layer, inputs, context, attention_mask, **others):
-    """What a wrong shape would otherwise meet inside the backend, or not at all; `others` are (B, T)."""
+    """Raises ValueError for a tensor of a wrong shape, which the backend reports unclearly or not at all.
+
+    `others` are tensors (B, T) by name.
+    """
     for name, tensor in (("inputs", inputs), ("context", context)):
         checks.rank(name, tensor, (3, "(batch, length, dim)"))
     batch, length, _ = inputs.shape
@@ -75,6 +79,7 @@ def check_masks(layer, inputs, context, attention_mask, **others):
 
 
 def check_bias_and_prefix(layer, inputs, context, attention_bias, prefix_length=None):
+    """Raises ValueError for a wrong `attention_bias` or `prefix_length`."""
     if attention_bias is not None:
         checks.rank("attention_bias", attention_bias, (4, "(batch or 1, heads or 1, query length, key length)"))
         checks.floats("attention_bias", attention_bias)
@@ -88,6 +93,7 @@ def check_bias_and_prefix(layer, inputs, context, attention_bias, prefix_length=
 
 
 def check_attention_mask(name, mask, num_heads, inputs, context):
+    """Raises ValueError for a mask, the argument `name`, of a wrong dtype or shape."""
     if mask is not None:
         checks.mask(name, mask, *ATTENTION_MASKS)
         heads = () if len(mask.shape) == 3 else (num_heads,)
@@ -107,7 +113,7 @@ def project_context(layer, context):
 
 
 def norm_heads(layer, name, x, heads):
-    """Heads (B, T, heads, H) of a projection (B, T, heads * H), normalised where `qk_norm` asks for it."""
+    """(B, T, heads * H) -> (B, T, heads, H), normalised as the option `qk_norm` says."""
     if layer.qk_norm == "full":
         return split_heads(getattr(layer, name)(x), heads)
     x = split_heads(x, heads)
@@ -115,14 +121,14 @@ def norm_heads(layer, name, x, heads):
 
 
 def token_positions(inputs, positions, cache=None):
-    """The positions of tokens, int (T,) or (B, T): those that the caller gives, or else the cache's, or 0, 1, 2 ..."""
+    """The positions of tokens, int (T,) or (B, T): the caller's, else those of the cache, else 0, 1, 2, ..."""
     if positions is None and cache is not None:
         return cache.positions
     if positions is None:
         return ops.arange(ops.shape(inputs)[1], dtype="int32")
     positions = ops.convert_to_tensor(positions)
     checks.positions(positions, *inputs.shape[:2])
-    return ops.cast(positions, "int32")  # of unsigned ones no difference is below zero
+    return ops.cast(positions, "int32")  # differences of unsigned integers are never negative
 
 
 def split_heads(x, num_heads):
@@ -130,20 +136,21 @@ def split_heads(x, num_heads):
     return ops.reshape(x, (batch_size(x), ops.shape(x)[1], num_heads, x.shape[-1] // num_heads))
 
 
-def refuse_with_cache(**arguments):
-    """Refuses what a cache brings itself, or cannot go with."""
+def check_absent_with_cache(**arguments):
+    """Raises ValueError if an argument that does not go with a cache is not None."""
     for name, value in arguments.items():
         if value is not None:
-            raise ValueError(f"`{name}` does not go with `cache`, which holds the keys and says where to attend.")
+            raise ValueError(f"`{name}` does not go with `cache`, which holds the keys and the attention mask.")
 
 
 def check_context(context):
+    """Raises ValueError for a missing context."""
     if context is None:
         raise ValueError("`context` must be passed unless a `cache` holds its keys and values; received None.")
 
 
 def check_same_length(layer, inputs, context):
-    """Refuses a context of another length for a layer with `causal`."""
+    """Raises ValueError if the context of a layer with `causal` has another length than the inputs."""
     lengths = inputs.shape[1], context.shape[1]
     if layer.causal and lengths[0] != lengths[1] and None not in lengths:
         raise ValueError(
@@ -153,13 +160,13 @@ def check_same_length(layer, inputs, context):
 
 
 def check_positions_with_cache(layer, positions, bias):
-    """Refuses positions of new tokens next to a cache, where a bias needs the positions of all keys."""
+    """Raises ValueError for `positions` next to a cache if the position layer needs the positions of all keys."""
     if positions is not None and layer.position_layer is None:
         raise ValueError("`positions` was passed, but position=None: it would not be used.")
     if positions is not None and bias is not None:
         raise ValueError(
-            "`positions` goes with `cache` for a `position` that turns queries and keys alone, such as 'rotary'; "
-            f"received {type(layer.position_layer).__name__}, which needs the positions of all keys."
+            "`positions` goes with `cache` only if `position` rotates queries and keys, such as 'rotary'; received "
+            f"{type(layer.position_layer).__name__}, which needs the positions of all keys."
         )
 
 
@@ -175,7 +182,7 @@ def attend(
     training=False,
     scale=None,
 ):
-    """What both attentions do with queries, keys and values: (B, T, D or N * H), and the scores if asked for."""
+    """Attention and output projection of a layer: (B, T, D or N * H), and the scores with `return_attention_scores`."""
     drop = training and layer.dropout
     result = attention(
         query,
@@ -199,8 +206,8 @@ def attend(
 
 
 def attend_spec(layer, inputs, context, return_attention_scores):
-    """The symbols that an attention returns for symbols (B, T, D) and (B, S, width)."""
-    layer.key(context)  # refuses another width than that which it was built for
+    """The symbolic outputs of an attention for symbols (B, T, D) and (B, S, width)."""
+    layer.key(context)  # raises ValueError for another width than in `build`
     query, value = layer.query(inputs), layer.value(context)
     width = layer.num_heads * value.shape[-1] // (layer.num_key_value_heads or layer.num_heads)
     output = keras.KerasTensor((*query.shape[:-1], width), layer.compute_dtype)
@@ -214,7 +221,7 @@ def attend_spec(layer, inputs, context, return_attention_scores):
 
 @register
 class PerHeadNormalization(Layer):
-    """Layer norm of each head, with factors of its own and without bias, at least in float32 (StableLM 2, Command R+).
+    """Layer norm of each head with separate factors and without bias, in float32 or wider (StableLM 2, Command R+).
 
     Args:
         epsilon: added to the variance.
@@ -245,14 +252,14 @@ class PerHeadNormalization(Layer):
 
 
 def make_head_norm(kind, heads, head_dim, epsilon, dtype, name):
-    """The built norm of queries or keys, where `qk_norm` is not False."""
+    """Makes and builds a norm of queries or keys; `kind` is the option `qk_norm`, other than False."""
     if kind == "layer_per_head":
         norm = PerHeadNormalization(epsilon, dtype=dtype, name=name)
     else:
-        norm = make_norm(KINDS.get(kind, "rms"), epsilon, dtype, name)
+        norm = make_norm(NORM_NAMES.get(kind, "rms"), epsilon, dtype, name)
     norm.build((None, None, heads * head_dim) if kind == "full" else (None, None, heads, head_dim))
     return norm
 
 
-KINDS = {"layer": "layer", "head_zero_centered": "rms_zero_centered"}
+NORM_NAMES = {"layer": "layer", "head_zero_centered": "rms_zero_centered"}  # `qk_norm` -> `norm`; others: "rms"
 QK_NORMS = (True, False, "head", "head_zero_centered", "full", "layer", "layer_per_head")

@@ -17,50 +17,47 @@ from keras_txf.ops.tensors import wide_dtype, widen
 
 @register
 class PatchEmbedding(Layer):
-    """Cuts images into patches and projects each, with a class token and positions: the input of a ViT.
+    """Projects the patches of images, and adds a class token and positions: the input of a ViT.
 
-    Patches follow each other row by row, from the top left. Images are channels last, whatever
-    `keras.config.image_data_format` says.
+    Patches are ordered row by row, from the top left. Images have their channels last, with any
+    `keras.config.image_data_format`.
 
     The kernel `patch/kernel` has one row for each number in a patch, (patch height · patch width ·
-    channels, dim): `kernel.reshape(height, width, channels, dim)` is that of a convolution in Keras,
-    whose `transpose(3, 2, 0, 1)` is PyTorch's and Hugging Face's (dim, channels, height, width). The
-    first row of `position/embeddings` is that of the class token.
+    channels, dim). `kernel.reshape(height, width, channels, dim)` is the kernel of a convolution in Keras. Its
+    `transpose(3, 2, 0, 1)` is the kernel of PyTorch and Hugging Face, (dim, channels, height, width). The
+    first row of `position/embeddings` belongs to the class token.
 
     Args:
         patch_size: height and width of a patch in pixels, a pair or one number for both.
         dim: width of the output.
         image_size: height and width of the images in pixels, a pair or one number for both. Images of
-            another size are refused. None takes every size that the patches divide.
-        class_token: whether a learned vector stands before the patches.
-        distillation_token: whether a second one stands between the class token and the patches, for what a teacher
-            says (DeiT).
-        register_tokens: number of further learned vectors before the patches, without positions, in which a deep model
-            keeps what is of the whole image.
-        position_encoding: "learned" (the paper's, one vector for each patch and for the class token),
-            "sinusoidal" (fixed: the first half of the features is the sinusoid of the patch's row, the
-            second of its column, zeros for the class token), or None where attention has its own
-            positions.
-        interpolate_positions: takes images of other sizes than `image_size` too, with learned
-            positions interpolated between those of its patches (bicubic). The weights are the same.
+            another size raise ValueError. None accepts every size that the patches divide.
+        class_token: whether a learned class token precedes the patches.
+        distillation_token: whether a learned token for the prediction of a teacher follows the class token (DeiT).
+        register_tokens: number of learned register tokens before the patches, without positions. A deep model stores
+            global information in them.
+        position_encoding: "learned" (as in the paper, one vector for each patch and for the class token),
+            "sinusoidal" (fixed: the sinusoid of the patch's row in the first half of the features, of its
+            column in the second half, zeros for the class token), or None if attention applies positions.
+        interpolate_positions: whether to accept images of other sizes than `image_size`. The learned
+            positions are interpolated between the patches of `image_size` (bicubic). The weights are the same.
         use_bias: whether the projection has a bias.
-        drop_remainder: whether pixels at the right and at the bottom that fill no patch are dropped, as a convolution
-            does; else images of such a size are refused.
-        kernel_initializer: of the projection.
-        embeddings_initializer: of the tokens before the patches and of learned positions; default normal with
-            standard deviation 0.02.
+        drop_remainder: whether to drop pixels at the right and at the bottom that fill no patch, as a convolution does.
+            With False such an image raises ValueError.
+        kernel_initializer: initializer of the projection.
+        embeddings_initializer: initializer of learned positions and of the tokens before the patches; default normal
+            with standard deviation 0.02.
 
     Call arguments:
         inputs: float (B, height, width, channels).
 
     Returns:
-        (B, patches, dim), one more with the class token, and one with the distillation token; the registers stand after
-        these.
+        (B, tokens, dim): the class token, the distillation token, the registers, the patches.
 
     Raises:
         ValueError: learned positions without `image_size`, a size that the patches do not divide,
-            images of another size or number of channels than the layer is for, integers; a distillation token without
-            class token.
+            images of another size than `image_size` or of another number of channels than in `build`, integers; a
+            distillation token without a class token.
 
     Reference:
         [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), section 3.1, and 3.2 for
@@ -169,7 +166,7 @@ class PatchEmbedding(Layer):
         return ops.concatenate([x[:, : self._tokens_before], registers, x[:, self._tokens_before :]], axis=1)
 
     def _grid(self, height, width):
-        """How many patches stand below and beside each other; None where that is unknown."""
+        """The numbers of rows and columns of patches, or None for an unknown size."""
         sizes = zip((height, width), self.patch_size)
         return tuple(None if image is None else image // patch for image, patch in sizes)
 
@@ -178,8 +175,8 @@ class PatchEmbedding(Layer):
         height, width = self.patch_size
         if self.drop_remainder:
             images = images[:, : rows * height, : columns * width]
-        # A row of a patch lies in one piece, so that two axes change places and not four. The batch is
-        # told, for with -1 an image that the patches do not divide could pass as some other one.
+        # The numbers of a row of a patch stay together, so only two axes are swapped. The batch size is explicit:
+        # with -1 the reshape would accept some images that the patches do not divide.
         strips = ops.reshape(images, (ops.shape(images)[0] * rows, height, columns, width * self._channels))
         patches = ops.transpose(strips, (0, 2, 1, 3))
         return ops.reshape(patches, (-1, rows * columns, height * width * self._channels))
@@ -194,41 +191,41 @@ class PatchEmbedding(Layer):
             )
 
     def _check_shape(self, shape):
-        came = f"shape {tuple(shape)}"
+        received = f"shape {tuple(shape)}"
         if len(shape) != 4:
-            raise ValueError(f"`inputs` must be images, (batch, height, width, channels); received {came}.")
+            raise ValueError(f"`inputs` must be images, (batch, height, width, channels); received {received}.")
         size, channels = tuple(shape[1:3]), shape[3]
         if channels is None:
-            raise ValueError(f"`inputs` must have a known number of channels, their last axis; received {came}.")
+            raise ValueError(f"`inputs` must have a known number of channels, their last axis; received {received}.")
         if self.built and channels != self._channels:
             raise ValueError(
                 f"`inputs` must be images (batch, height, width, channels) of {self._channels} channels, as when the "
-                f"layer was built; received {came}."
+                f"layer was built; received {received}."
             )
         expected = None if self.interpolate_positions else self.image_size
         if expected is not None and any(a not in (None, b) for a, b in zip(size, expected)):
             hint = " Pass interpolate_positions=True for other sizes." if self.position_encoding == "learned" else ""
             raise ValueError(
                 f"`inputs` must be images (batch, height, width, channels) of image_size={expected}; received "
-                f"{came}.{hint}"
+                f"{received}.{hint}"
             )
-        self._check_divisible("inputs", size, came)
+        self._check_divisible("inputs", size, received)
 
-    def _check_divisible(self, name, size, came):
+    def _check_divisible(self, name, size, received):
         if self.drop_remainder:
             too_small = any(image is not None and image < patch for image, patch in zip(size, self.patch_size))
             if too_small:
                 raise ValueError(
-                    f"`{name}` must have room for a patch; received patch_size={self.patch_size} and {came}."
+                    f"`{name}` must have room for a patch; received patch_size={self.patch_size} and {received}."
                 )
         elif any(image is not None and image % patch for image, patch in zip(size, self.patch_size)):
             raise ValueError(
                 f"`patch_size` must divide the height and width of `{name}`; received "
-                f"patch_size={self.patch_size} and {came}."
+                f"patch_size={self.patch_size} and {received}."
             )
 
     def compute_output_shape(self, inputs_shape):
-        # Said here, for Keras would try open sizes on some backends with numbers that no patch divides.
+        # On some backends Keras' default would try numbers for unknown sizes that the patches do not divide.
         rows, columns = self._grid(*inputs_shape[1:3])
         length = None if None in (rows, columns) else rows * columns + self._tokens_before + self.register_tokens
         return (inputs_shape[0], length, self.dim)

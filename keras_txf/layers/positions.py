@@ -1,21 +1,21 @@
-"""Positions that attention applies itself: by rotation or by a bias. Each may be shared by several blocks.
+"""Positions in attention, by rotation or by a bias. Several blocks may share a position layer.
 
-A position layer has two methods, and a layer of your own with both may take its place:
+A position layer has two methods. Your own layer with both methods works too:
 
     rotate(x, positions) -> x, for queries and keys of shape (batch, length, heads, head dim)
     bias(query_positions, key_positions) -> (batch or 1, heads, T, S), added to the logits, or None
 
-`check_heads(length, head_dim)`, where a layer has it, refuses queries and keys that the layer cannot turn, on symbols
-too, for which `rotate` is not called.
+The optional method `check_heads(length, head_dim)` raises ValueError for queries and keys that the layer cannot rotate.
+Attention also calls it on symbols, for which it does not call `rotate`.
 
-A position layer whose bias depends on the queries and keys too has three more methods, as `DisentangledPositions` has:
+A position layer whose bias also depends on queries and keys, such as `DisentangledPositions`, has three more members:
 
     added_terms -> the number of terms that it adds to each logit, for the factor on the logits
-    build_for(attention, inputs_shape), which makes the projections that each attention has for itself
+    build_for(attention, inputs_shape), which makes the projections of one attention layer
     bias_of_content(attention, query, key, query_positions, key_positions, training) -> (batch, heads, T, S)
 
-Long sequences ask for the bias block by block. A layer whose bias has trained weights needs the three further methods
-of `RelativeBias` for that, `bias_weights`, `bias_of` and `gradient_of_bias`; without them the whole bias is held.
+For long sequences attention computes the bias in blocks. For this, a layer with trained weights needs the methods
+`bias_weights`, `bias_of` and `gradient_of_bias` of `RelativeBias`; without them attention computes the whole bias.
 """
 
 from typing import Any, Unpack
@@ -37,23 +37,23 @@ from keras_txf.ops.tensors import wide_dtype
 
 @register
 class Rotary(Layer):
-    """Rotary positions: queries and keys turn with their place, so that logits depend on distance alone.
+    """Rotary positions: rotates queries and keys by their positions, so that logits depend only on distances.
 
     Args:
         base: base of the wavelengths: 10,000 in the paper, 500,000 in Llama 3.
-        fraction: share of each head's features that turns, in (0, 1].
-        scaling: None, or how to reach beyond the trained length: a dict with "type" "linear", "ntk", "dynamic",
-            "yarn", "longrope" or "llama3" and that type's numbers, named as in Hugging Face configurations.
+        fraction: fraction of each head's features that is rotated, in (0, 1].
+        scaling: None, or the extension beyond the trained length: a dict with "type" "linear", "ntk", "dynamic",
+            "yarn", "longrope" or "llama3" and the numbers of this type, named as in Hugging Face configurations.
             The frequencies of "dynamic" and "longrope" depend on the number of tokens of the longest text in the
-            batch, beyond `original_max_position_embeddings`; `generate` turns each new token by the frequencies of
-            the length that the text then has, and "longrope" refuses an answer that would begin before that length
-            and end after it.
-        interleaved: which features make up a pair that turns: with True neighbours, 2i and 2i + 1, as in the paper and
-            GPT-J; with False i and i + R / 2 of the R that turn, as in Llama.
+            batch, from `original_max_position_embeddings` on. `generate` rotates each new token by the frequencies of
+            the current length of the text. With "longrope" it raises ValueError for an answer that would begin before
+            this length and end after it.
+        interleaved: the features of a pair: 2i and 2i + 1 with True, as in the paper and GPT-J; i and i + R / 2 of the
+            R rotated features with False, as in Llama.
 
     Raises:
-        ValueError: for an unknown scaling, a missing or unknown number of it, a fraction that leaves
-            no even number of features, or factors of "longrope" that are not one for each pair that turns.
+        ValueError: an unknown scaling, a missing or unknown number in it, an odd number of rotated features,
+            factors of "longrope" whose number is not the number of pairs.
 
     Reference:
         [RoFormer](https://arxiv.org/abs/2104.09864).
@@ -88,10 +88,10 @@ class Rotary(Layer):
         self.scaling = None if scaling is None else dict(scaling)
         rotary.check_rotary_scaling(base, self.scaling)
         self._frequencies = {}  # by the width of a head
-        self.built = True  # there is nothing to build, and attention calls `rotate` rather than the layer
+        self.built = True  # the layer has no weights, and attention calls `rotate` instead of the layer
 
     def rotate(self, x, positions):
-        """Turns x (batch, length, heads, head dim) by `positions`, (length,) or (batch, length)."""
+        """Rotates x (batch, length, heads, head dim) by `positions`, (length,) or (batch, length)."""
         width = x.shape[-1]
         if width not in self._frequencies:
             self._frequencies[width] = rotary.scaled_frequencies(self.check_width(width), self.base, self.scaling)
@@ -101,15 +101,15 @@ class Rotary(Layer):
         return rotary.rotate(x, positions, frequencies, magnitude, self.interleaved)
 
     def check_heads(self, length, head_dim, name="head_dim"):
-        """Raises ValueError for a head that cannot turn, or for factors of "longrope" that are for another width."""
+        """Raises ValueError if a head has no even number of rotated features, or "longrope" factors do not fit it."""
         rotary.scaled_frequencies(self.check_width(head_dim, name), self.base, self.scaling)
 
     def check_width(self, head_dim, name="head_dim"):
-        """The number of features that turn of a head; refuses an odd one. `name` is the argument in the message."""
+        """The number of rotated features of a head; raises ValueError if it is odd. `name` is the argument's name."""
         dim = round(head_dim * self.fraction)
         if dim % 2 or not dim:
             raise ValueError(
-                f"Rotary positions turn pairs of features: {name} * fraction must be even, from 2 on; "
+                f"`{name}` * fraction must be even and at least 2, because rotary positions rotate pairs; "
                 f"received {name}={head_dim} and fraction={self.fraction}."
             )
         return dim
@@ -172,7 +172,7 @@ class RelativeBias(TableBias):
     Args:
         num_heads: number of query heads.
         num_buckets: number of buckets; with `bidirectional` half of them are for later keys.
-        max_distance: distance from which on everything shares the last bucket.
+        max_distance: distance from which on all keys share the last bucket.
         bidirectional: True for encoders, False under a causal mask.
 
     Reference:
@@ -202,7 +202,7 @@ class RelativeBias(TableBias):
         exact = num_buckets // (4 if bidirectional else 2)
         if exact < 1 or max_distance <= exact:
             raise ValueError(
-                f"`max_distance` must exceed the {exact} distances with a bucket of their own, at least one; "
+                f"`max_distance` must exceed the number of distances with their own buckets, {exact}, at least 1; "
                 f"received max_distance={max_distance} and num_buckets={num_buckets}."
             )
 
@@ -225,14 +225,14 @@ POSITIONS = {
 
 
 def make_position(position, num_heads, causal, dtype):
-    """The layer that a name or an instance of a position stands for, or None."""
+    """Returns the position layer of the option `position`: a name, a layer or None."""
     if position is None or isinstance(position, keras.layers.Layer):
         _check_instance(position, num_heads)
         build_named(position)
         return position
     if isinstance(position, str) and position in ENCODINGS:
         raise ValueError(
-            f"`position` is what attention applies itself, one of {sorted(POSITIONS)}; received "
+            f"`position` must be a position in attention, one of {sorted(POSITIONS)}; received "
             f"{short_repr(position)}, which is added to the embeddings: pass position_encoding={short_repr(position)} "
             "to PositionalEmbedding or to the builder."
         )
@@ -249,7 +249,9 @@ def _check_instance(position, num_heads):
             f"`rotate` and `bias`; received {short_repr(position)}."
         )
     if getattr(position, "num_heads", num_heads) != num_heads:
-        raise ValueError(f"`position` has num_heads={position.num_heads}, but its attention has num_heads={num_heads}.")
+        raise ValueError(
+            f"`position` must have num_heads={num_heads}, as its attention; received {position.num_heads}."
+        )
 
 
 def key_distance(query_positions, key_positions):

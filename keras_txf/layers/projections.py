@@ -13,10 +13,10 @@ from keras_txf.ops.logit_factors import note_factors
 
 @register
 class Projection(keras.layers.Dense, Layer):
-    """Keras' Dense, which multiplies one row in parts where that is faster, and can be quantized."""
+    """Keras' Dense. Multiplies a single row in parts where this is faster, and can be quantized."""
 
     def __init__(self, units, **kwargs):
-        super().__init__(checks.size("units", units), **kwargs)  # Keras knows no integers of NumPy
+        super().__init__(checks.size("units", units), **kwargs)  # Keras does not accept integers of NumPy
 
     def call(self, inputs, training=None):
         kernel = self.kernel
@@ -29,14 +29,14 @@ class Projection(keras.layers.Dense, Layer):
         if mode in ("gptq", "awq"):
             raise ValueError(
                 f"`mode` must be 'int8', 'int4' or 'float8' for {self.path}; received {short_repr(mode)}. Keras 3.15 "
-                "calibrates it without the data, and gives wrong kernels where a group of weights has one sign."
+                "calibrates this mode without the data, and computes wrong kernels if a group of weights has one sign."
             )
-        super().quantize(mode, type_check=False, config=config)  # whose check refuses every subclass
+        super().quantize(mode, type_check=False, config=config)  # Keras' check rejects every subclass
 
 
 @register
 class LogitProjection(Projection):
-    """The projection to logits of a head with a kernel of its own. It notes the factors of the logits for the loss."""
+    """The projection to logits with its own kernel. Notes the factors of the logits for the loss."""
 
     def call(self, inputs, training=None):
         logits = super().call(inputs, training=training)
@@ -45,8 +45,9 @@ class LogitProjection(Projection):
 
 
 def make_projection(layer, name, units, input_shape, use_bias=None):
-    """A built projection with the `kernel_initializer`, dtype policy and, unless it is given, `use_bias` of its
-    owner.
+    """Makes and builds a projection of `layer`, with its `kernel_initializer`, its dtype policy and its `use_bias`.
+
+    The argument `use_bias` overrides the layer's, unless it is None.
     """
     projection = Projection(
         units,

@@ -1,4 +1,4 @@
-"""RecurrentDecoder: Keras' recurrent layers over the target, with the attention of Bahdanau or of Luong.
+"""RecurrentDecoder: Keras' recurrent layers over the target, with Bahdanau's or Luong's attention.
 
 Legend: B batch, T target length, S source length, D model dim, U width of all states.
 """
@@ -27,23 +27,23 @@ class RecurrentDecoder(Layer):
     """The decoder of a recurrent encoder-decoder: recurrent layers of Keras, attention to the source, and a readout.
 
     Use it through `txf.models.recurrent_encoder_decoder`. Without attention the outputs are those of the last layer,
-    and all that is known of the source is in the first states (Sutskever et al. 2014). With attention the outputs are
-    tanh(W [h; c]) of the last layer's outputs h and the context c, as in Luong et al. "multiplicative" looks for c with
-    h itself, for all tokens at once. "additive" looks for it with the first layer's state of the step before, in the
-    loop, and that layer reads c beside its token.
+    and the first states contain all information about the source (Sutskever et al. 2014). With attention they are
+    tanh(W [h; c]) of the last layer's outputs h and the context c, as in Luong et al. With "multiplicative" the query
+    for c is h, for all tokens at once. With "additive" the query is the first layer's state of the step before, in the
+    loop, and the first layer reads c next to its token.
 
     Args:
         dim: width D of the layers.
         num_layers: number of recurrent layers.
-        cell: "lstm" or "gru", as Keras has them.
+        cell: "lstm" or "gru", for Keras' LSTM or GRU.
         attention: None, "additive" or "multiplicative".
-        dropout: rate on the inputs of each layer and on the outputs.
+        dropout: dropout rate of the inputs of each layer and of the outputs.
 
     Call arguments:
         inputs: float (B, T, any width), embedded tokens.
-        states: float (B, U), the first states of the layers side by side: h and c of each LSTM, h of each GRU.
-        context: float (B, S, any width), with attention alone.
-        inputs_mask: bool (B, T), True at real tokens: others leave the states as they are. Keras fills it.
+        states: float (B, U), the first states of the layers, concatenated: h and c of each LSTM, h of each GRU.
+        context: float (B, S, any width), only with attention.
+        inputs_mask: bool (B, T), True at real tokens. Padding does not change the states. Keras fills the mask.
         context_mask: bool (B, S). Keras fills it from the context.
         return_attention_scores: also return the weights (B, 1, T, S).
         cache, context_cache: a `Cache` of the states and one of the context, which decoding passes.
@@ -52,7 +52,7 @@ class RecurrentDecoder(Layer):
         (B, T, D), and the scores if asked for.
 
     Raises:
-        ValueError: an option that is not known, a context without attention or attention without a context.
+        ValueError: an unknown option, a context without attention or attention without a context.
 
     Reference:
         [Neural Machine Translation by Jointly Learning to Align and Translate](https://arxiv.org/abs/1409.0473);
@@ -100,7 +100,7 @@ class RecurrentDecoder(Layer):
         self._check_context(context_shape)
         options = {"return_sequences": True, "return_state": True, "dtype": self.dtype_policy}
         self.inputs_width, self.context_width = inputs_shape[-1], None if context_shape is None else context_shape[-1]
-        width, found = inputs_shape[-1], 0 if self.attention is None else context_shape[-1]
+        width, attended_width = inputs_shape[-1], 0 if self.attention is None else context_shape[-1]
         if self.attention is not None:
             self.cross_attention_layer = RecurrentAttention(
                 self.attention, dtype=self.dtype_policy, name="cross_attention"
@@ -113,7 +113,7 @@ class RecurrentDecoder(Layer):
                     self.dim, recurrent_initializer=OrthogonalInFloat32(), dtype=self.dtype_policy, name="cell"
                 )
                 cell = AttentionCell(
-                    cell, self.cross_attention_layer, found, dtype=self.dtype_policy, name="attention_cell"
+                    cell, self.cross_attention_layer, attended_width, dtype=self.dtype_policy, name="attention_cell"
                 )
                 layer = keras.layers.RNN(cell, **options, name="layer_0")
             else:
@@ -122,7 +122,7 @@ class RecurrentDecoder(Layer):
                 )
             layer.build((None, None, width))
             self.recurrent_layers.append(layer)
-            width = self.dim + (found if self.attention == "additive" and index == 0 else 0)
+            width = self.dim + (attended_width if self.attention == "additive" and index == 0 else 0)
         if self.attention is not None:
             self.readout = Projection(self.dim, dtype=self.dtype_policy, name="readout")
             self.readout.build((None, None, self.dim + context_shape[-1]))
@@ -154,7 +154,7 @@ class RecurrentDecoder(Layer):
         return self.cross_attention_layer.project(context)[:, :, None], context[:, :, None]
 
     def _decode(self, inputs, states, cache, context_cache):
-        """Reads a prompt, or one token of each row, from the states in the cache."""
+        """Runs the layers on a prompt or on one token of each row, from the states in the cache."""
         keys = context = context_mask = None
         if context_cache is not None:
             keys, context = (cache.repeat(x[:, :, 0]) for x in context_cache.read())
@@ -167,11 +167,9 @@ class RecurrentDecoder(Layer):
 
     def _check_context(self, shape):
         if (self.attention is None) != (shape is None):
-            received = "none" if shape is None else f"one of shape {tuple(shape)}"
-            raise ValueError(
-                f"`context` must come with `attention` and only then: attention={self.attention!s}; received "
-                f"{received}."
-            )
+            expected = "be None" if self.attention is None else "be a tensor"
+            received = "None" if shape is None else f"one of shape {tuple(shape)}"
+            raise ValueError(f"`context` must {expected} with attention={self.attention!s}; received {received}.")
 
     def _check(self, inputs, states, context, inputs_mask, context_mask, return_attention_scores):
         if context is not None:
@@ -198,35 +196,36 @@ class RecurrentDecoder(Layer):
 
     def run(self, inputs, states, context, keys, mask, context_mask, return_attention_scores=False, training=None):
         """Runs the layers from their first states: outputs (B, T, D), last states (B, U) and scores (B, T, S)."""
-        x, last, first_outputs, found = inputs, [], None, None
+        x, last, first_outputs, attended = inputs, [], None, None
         number = STATES[self.cell]
         states = ops.split(states, number * self.num_layers, axis=-1)
         for index, layer in enumerate(self.recurrent_layers):
-            own = states[index * number : (index + 1) * number]
+            layer_states = list(states[index * number : (index + 1) * number])
             additive = self.attention == "additive" and index == 0
+            scope = contextlib.nullcontext()
             if additive:
-                own = [ops.pad(own[0], ((0, 0), (0, context.shape[-1]))), *own[1:]]
-            scope = layer.cell.attending_to(context, keys, context_mask) if additive else contextlib.nullcontext()
+                scope = layer.cell.attending_to(context, keys, context_mask)
+                layer_states[0] = ops.pad(layer_states[0], ((0, 0), (0, context.shape[-1])))
+            x = self.dropout_layer(x, training=training)
             with scope:
-                x, *own = _run_layer(layer, self.dropout_layer(x, training=training), own, mask, training)
+                x, *layer_states = _run_layer(layer, x, layer_states, mask, training)
             if additive:
-                first_outputs, found = x[..., : self.dim], x[..., self.dim :]
-            last += [own[0][:, : self.dim], *own[1:]]
+                first_outputs, attended = x[..., : self.dim], x[..., self.dim :]
+            last += [layer_states[0][:, : self.dim], *layer_states[1:]]
         last = ops.concatenate(last, axis=-1)
         if self.attention is None:
             return self.dropout_layer(x, training=training), last, None
         scores = None
         if self.attention == "multiplicative":
-            found, scores = self.cross_attention_layer(x, context, keys, context_mask=context_mask)
-        elif (
-            return_attention_scores
-        ):  # computed again, for all steps at once: each step looked with the state before it
+            attended, scores = self.cross_attention_layer(x, context, keys, context_mask=context_mask)
+        elif return_attention_scores:
+            # The scores are computed again, for all steps at once: the query of a step is the state before it.
             before = ops.concatenate([states[0][:, None], first_outputs[:, :-1]], axis=1)
-            if mask is not None:  # after padding on the left the state is still the first, though Keras' output is 0
+            if mask is not None:  # padding on the left does not change the first state, but Keras' output there is 0
                 begun = ops.cumsum(ops.cast(mask, "int32"), axis=1) - ops.cast(mask, "int32") > 0
                 before = ops.where(ops.expand_dims(begun, -1), before, states[0][:, None])
             _, scores = self.cross_attention_layer(before, context, keys, context_mask=context_mask)
-        x = ops.concatenate([x[..., : self.dim], found], axis=-1)
+        x = ops.concatenate([x[..., : self.dim], attended], axis=-1)
         return self.dropout_layer(ops.tanh(self.readout(x)), training=training), last, scores
 
     def compute_output_spec(
@@ -252,7 +251,7 @@ class RecurrentDecoder(Layer):
 
 
 def _check_shape(name, tensor, expected):
-    """Refuses a tensor whose known axes are not those expected; an expected None is any."""
+    """Raises ValueError if a known axis of a tensor differs from `expected`, where None accepts any size."""
     shape = tuple(tensor.shape)
     if len(shape) != len(expected) or any(
         isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(shape, expected)
@@ -261,7 +260,7 @@ def _check_shape(name, tensor, expected):
 
 
 def _run_layer(layer, x, states, mask, training):
-    """A recurrent layer over (B, T, width); of one token its cell alone, without a loop."""
+    """Runs a recurrent layer over (B, T, width); for one token only its cell, without a loop."""
     if x.shape[1] != 1 or mask is not None:
         return layer(x, initial_state=states, mask=mask, training=training)
     outputs, states = layer.cell(x[:, 0], states, training=training)

@@ -18,14 +18,14 @@ from keras_txf.ops.tensors import widen
 
 ATTENTIONS = (None, "additive", "multiplicative")
 STATES_OF = {keras.layers.LSTMCell: 2, keras.layers.GRUCell: 1}
-# The score of padding. It is finite: where the whole source is padding, all weights are equal and none is NaN.
+# The score of padding. It is finite, so that a source that is all padding gives equal weights instead of NaN.
 MASKED = -1e9
-_memory = contextvars.ContextVar("context, keys and mask of the loop that runs")
+_memory = contextvars.ContextVar("context, keys and mask of the current loop")
 
 
 @register
 class OrthogonalInFloat32(keras.initializers.Orthogonal):
-    """Keras' default for recurrent kernels, drawn in float32: no backend draws it in bfloat16."""
+    """Keras' default for recurrent kernels, drawn in float32: no backend supports it in bfloat16."""
 
     def __call__(self, shape, dtype=None):
         return ops.cast(super().__call__(shape, dtype="float32"), dtype or keras.config.floatx())
@@ -33,7 +33,7 @@ class OrthogonalInFloat32(keras.initializers.Orthogonal):
 
 @register
 class RecurrentAttention(Layer):
-    """Attention with one head, whose scores are those of Bahdanau et al. or of Luong et al.
+    """Attention with one head and the scores of Bahdanau et al. or of Luong et al.
 
     Args:
         kind: "additive", v tanh(W q + U k), or "multiplicative", q W k ("general" in the paper).
@@ -64,7 +64,7 @@ class RecurrentAttention(Layer):
             self.score.build(query_shape)
 
     def project(self, context):
-        """The keys of a context, (B, S, D): they are the same for every query."""
+        """The keys of a context, (B, S, D), for all queries."""
         return self.key(context)
 
     def call(self, query, context, keys, context_mask=None):
@@ -81,17 +81,17 @@ class RecurrentAttention(Layer):
 
 
 class AttentionCell(keras.layers.Layer):
-    """A recurrent cell that attends to a context with its last state, and reads what it finds beside its inputs.
+    """A recurrent cell that attends to a context with its last state, and reads the result next to its inputs.
 
-    Bahdanau et al. 2015: the state of step t - 1 looks for the context of step t, which the cell then takes with the
-    token. The output and first state is [h; c]: the cell's h, and the context c that it found.
+    Bahdanau et al. 2015: the state of step t - 1 is the query for the context c of step t. The cell reads c and the
+    token. The output, which is also the first state, is [h; c], with h of the inner cell.
 
     Args:
         cell: a cell of Keras, of width D.
         attention: a built `RecurrentAttention`.
         context_width: width of the context.
 
-    The cell runs within `attending_to`: the loop of a Keras `RNN` hands over only inputs and states.
+    The cell runs within `attending_to`: the loop of a Keras `RNN` passes only inputs and states.
     """
 
     def __init__(self, cell, attention, context_width, **kwargs):
@@ -105,7 +105,7 @@ class AttentionCell(keras.layers.Layer):
 
     @contextlib.contextmanager
     def attending_to(self, context, keys, mask):
-        """A scope, of this thread alone, in which the cell attends to a context."""
+        """A scope of this thread in which the cell attends to a context."""
         token = _memory.set((context, keys, mask))
         try:
             yield
@@ -115,8 +115,8 @@ class AttentionCell(keras.layers.Layer):
     def call(self, inputs, states, training=None):
         context, keys, mask = _memory.get()
         hidden = states[0][:, : self.cell.units]
-        found, _ = self.attention(hidden[:, None], context, keys, context_mask=mask)
-        inputs = ops.concatenate([inputs, found[:, 0]], axis=-1)
+        attended, _ = self.attention(hidden[:, None], context, keys, context_mask=mask)
+        inputs = ops.concatenate([inputs, attended[:, 0]], axis=-1)
         output, states = self.cell(inputs, [hidden, *states[1:]], training=training)
-        output = ops.concatenate([output, found[:, 0]], axis=-1)
+        output = ops.concatenate([output, attended[:, 0]], axis=-1)
         return output, [output, *states[1:]]

@@ -1,8 +1,8 @@
-"""What a `.keras` file keeps of a built layer beside its weights: int8, Keras' LoRA, frozen variables, what files add.
+"""The state of a built layer in a `.keras` file, besides its weights: quantization, LoRA, adapters, frozen variables.
 
-Keras itself keeps none of it for layers inside of another: their variables come back as `build` makes them. Here it is
-part of the outer layer's build configuration, so that it stands before Keras makes the variables of the optimizer and
-reads the values. Inner layers go by their attributes, and variables by their numbers, as in Keras' files of weights.
+Keras does not save this state for the inner layers of a layer: it loads their variables as `build` makes them. Here the
+state is part of the outer layer's build configuration. Keras restores it before the variables of the optimizer and the
+values of the weights. Attributes identify inner layers, and numbers identify variables, as in Keras' files of weights.
 """
 
 import keras
@@ -13,7 +13,7 @@ KEY = "fine_tuning"
 
 
 class KeepsState:
-    """A layer whose build configuration says what was done to it, and to the layers inside of it."""
+    """A layer whose build configuration contains the changes of this layer and of its inner layers."""
 
     def get_build_config(self):
         state, config = _describe(self), super().get_build_config()
@@ -46,15 +46,15 @@ def _enable_lora(layer, rank_and_alpha):
         layer.enable_lora(rank, lora_alpha=alpha)
 
 
-# What is done to one layer: a function that describes it, None where nothing was done, and one that does it again.
+# For each type of change: (describe, restore); `describe` returns None for an unchanged layer.
 CHANGES = {"quantized": (_quantization, _quantize), "lora": (_lora, _enable_lora)}
 
 
 def _describe(layer):
-    """What was done to each of the layers inside of a layer, itself included."""
+    """The changes of a layer and its inner layers, by the attribute of each."""
     state = {id(inner): changes for inner in flatten_layers(layer) if (changes := _changes(inner))}
-    places = layers_by_attribute(layer) if state else {}
-    return {place: state[id(inner)] for place, inner in places.items() if id(inner) in state}
+    by_attribute = layers_by_attribute(layer) if state else {}
+    return {attribute: state[id(inner)] for attribute, inner in by_attribute.items() if id(inner) in state}
 
 
 def _changes(layer):
@@ -67,15 +67,15 @@ def _restore(layer, state):
     inner = layers_by_attribute(layer)
     try:
         for name, (_, restore) in CHANGES.items():
-            for place in state:
-                if name in state[place]:
-                    restore(inner[place], state[place][name])
-        for place in state:
-            variables = own_trainable_by_nature(inner[place])
-            for number in state[place].get("frozen", []):
+            for attribute, changes in state.items():
+                if name in changes:
+                    restore(inner[attribute], changes[name])
+        for attribute, changes in state.items():
+            variables = own_trainable_by_nature(inner[attribute])
+            for number in changes.get("frozen", []):
                 variables[number].trainable = False
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(
-            f"`{KEY}` of a file must be what was done to the layers inside of {layer.name}; it cannot be done again: "
-            f"{type(error).__name__} {error}."
+            f"`{KEY}` of a file must hold changes that fit the inner layers of {layer.name}; received changes that "
+            f"cannot be restored: {type(error).__name__} {error}."
         ) from error

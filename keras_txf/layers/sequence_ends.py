@@ -1,4 +1,4 @@
-"""Rows that begin with a start token, which is no padding even where it is the padding token."""
+"""Layers for the first and the last tokens of rows: start tokens, positions, shifted rows, masks after end tokens."""
 
 import keras
 from keras import ops
@@ -12,10 +12,10 @@ from keras_txf.ops.masks import padding_positions, real_tokens
 
 @register
 class StartPositions(Layer):
-    """Positions (B, T), int32, of the ids (B, T) of rows whose start token is also the padding token.
+    """Positions (B, T), int32, of ids (B, T) whose start token is also the padding token.
 
     Args:
-        pad_id: the token of padding, which the first column is never taken for.
+        pad_id: the padding token. The first column is never padding.
     """
 
     def __init__(self, pad_id, **kwargs):
@@ -28,17 +28,17 @@ class StartPositions(Layer):
 
 @register
 class Start(Layer):
-    """Says which token rows begin with, and gives embedded rows the mask that follows from it.
+    """Declares the start token of rows, and sets the mask of embedded rows, where a start token is not padding.
 
     Args:
-        start_id: the token.
-        pad_id: the token of padding, or None: no mask.
+        start_id: the first token of every row.
+        pad_id: the padding token, or None: no mask.
 
     Call arguments:
         inputs: the embedded rows (B, T, D), and their ids (B, T), in a list.
 
     Returns:
-        (B, T, D), as it came.
+        (B, T, D), unchanged.
     """
 
     def __init__(self, start_id, pad_id, **kwargs):
@@ -50,7 +50,7 @@ class Start(Layer):
         return value  # `inputs` is a list of tensors
 
     def call(self, inputs):
-        return ops.copy(inputs[0])  # Keras leaves a tensor its mask that comes out as it went in
+        return ops.copy(inputs[0])  # without the copy Keras would keep the mask of the input tensor
 
     def compute_mask(self, inputs, previous_mask=None):
         if self.pad_id is None:
@@ -65,11 +65,11 @@ class Start(Layer):
 
 @register
 class ShiftRight(Layer):
-    """Makes the rows of a decoder that reads the text of the encoder: a start token, then all tokens but the last.
+    """Makes the ids of a decoder that reads the text of the encoder: a start token, then all tokens but the last.
 
     Args:
-        start_id: the token that each row begins with; None: the last real token of the row (mBART).
-        pad_id: the token of padding, or None.
+        start_id: the first token of each row; None: the last real token of the row (mBART).
+        pad_id: the padding token, or None.
 
     Call arguments:
         ids: int (B, T).
@@ -103,9 +103,9 @@ def _real(ids, pad_id):
 
 @register
 class MaskAfterEnd(AttachMask):
-    """Hides what follows the first end token of each text, whatever it is: it is padding.
+    """Masks all tokens after the first end token of each text.
 
-    CLIP's tokenizer pads with the end token itself, so no padding token can say where a text ends. A text without end
+    CLIP's tokenizer pads with the end token, so a padding token cannot mark the end of a text. A text without an end
     token keeps all its tokens.
 
     Args:
@@ -124,7 +124,7 @@ class MaskAfterEnd(AttachMask):
 
     def compute_mask(self, inputs, previous_mask=None):
         is_end = ops.cast(ops.equal(inputs[1], self.end_id), "int32")
-        before = ops.cumsum(is_end, axis=1) - is_end  # how many end tokens stand before each token
+        before = ops.cumsum(is_end, axis=1) - is_end  # the number of end tokens before each token
         mask = ops.equal(before, 0)
         known = None if previous_mask is None else previous_mask[0]
         return mask if known is None else ops.logical_and(mask, ops.cast(known, "bool"))
@@ -132,11 +132,11 @@ class MaskAfterEnd(AttachMask):
 
 @register
 class MaskAfterLastEnd(AttachMask):
-    """Gives a tensor a mask of the tokens up to the last end token of each text, which `Pooling("last")` then takes.
+    """Masks all tokens after the last end token of each text, for `Pooling("last")`.
 
     Args:
-        end_id: the end token, or None. A text without it keeps all its real tokens.
-        pad_id: the token of padding, or None.
+        end_id: the end token, or None. A text without an end token keeps all its real tokens.
+        pad_id: the padding token, or None.
 
     Call arguments:
         inputs: float (B, T, D), and the token ids, int (B, T), in a list.

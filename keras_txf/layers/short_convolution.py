@@ -1,4 +1,4 @@
-"""ShortConvolution: a causal convolution of a few tokens between two gates, in the place of an attention.
+"""ShortConvolution: a causal convolution of a few tokens between two gates, instead of attention.
 
 Legend: B batch, T length, D model dim, K kernel size, C channels.
 """
@@ -19,24 +19,25 @@ from keras_txf.layers.serialization import get_initializer, register
 class ShortConvolution(Layer):
     """The gated short convolution of LFM2: output(c * convolution(b * x)), where b, c and x are projections.
 
-    Pass it as `attention` to some blocks of a builder, beside blocks that attend. Each channel is convolved by itself,
-    over a token and the K - 1 tokens before it. Decoding keeps K - 1 vectors, whatever the number of tokens.
+    Pass it as `attention` to some blocks of a builder, next to blocks with attention. The convolution is depthwise,
+    over a token and the K - 1 tokens before it. Decoding keeps K - 1 vectors for any number of tokens.
 
     Args:
-        kernel_size: number K of tokens that one sees, itself the last.
+        kernel_size: number K of tokens that the convolution reads, the last of which is the token itself.
         use_bias: whether the projections and the convolution have a bias.
-        kernel_initializer: of the projections. The convolution begins with numbers up to 1 / sqrt(K), as in PyTorch.
+        kernel_initializer: initializer of the projections. The kernel of the convolution is initially uniform within
+            1 / sqrt(K), as in PyTorch.
 
     Call arguments:
         inputs: float (B, T, D).
-        mask: bool (B, T), True at real tokens. The convolution reads zeros at the others.
-        cache: a `Cache`, which decoding passes and whose own mask is used.
+        mask: bool (B, T), True at real tokens. The convolution reads zeros at padding.
+        cache: a `Cache`, which decoding passes. The layer then uses the mask of the cache.
 
     Returns:
         (B, T, D).
 
     Raises:
-        ValueError: a `kernel_size` that is no positive integer, inputs of another rank or of unknown D.
+        ValueError: a `kernel_size` that is not a positive integer, inputs of another rank or of unknown D.
 
     Reference:
         [LFM2 Technical Report](https://arxiv.org/abs/2511.23404).
@@ -73,7 +74,7 @@ class ShortConvolution(Layer):
 
     def compute_output_spec(self, inputs, mask=None, cache=None):
         check_tokens(inputs, mask)
-        self.input_dense(inputs)  # raises ValueError for another width than that which it was built for
+        self.input_dense(inputs)  # raises ValueError for another width than in `build`
         return keras.KerasTensor(inputs.shape, self.compute_dtype)
 
     def call(self, inputs, mask=None, cache=None):
@@ -88,7 +89,7 @@ class ShortConvolution(Layer):
 
 
 def known_dim(inputs_shape):
-    """The D of (B, T, D)."""
+    """The D of a shape (B, T, D); raises ValueError for another rank or an unknown D."""
     if len(inputs_shape) != 3 or inputs_shape[-1] is None:
         raise ValueError(
             f"`inputs` must have shape (batch, length, dim) of a known dim; received shape {tuple(inputs_shape)}."
@@ -97,20 +98,20 @@ def known_dim(inputs_shape):
 
 
 def check_tokens(inputs, mask):
-    """Raises ValueError if the arguments of a call are no tokens (B, T, D) with their mask (B, T)."""
+    """Raises ValueError if `inputs` does not have shape (B, T, D), or the mask shape (B, T)."""
     checks.rank("inputs", inputs, (3, "(batch, length, dim)"))
     checks.padding_mask(mask, inputs)
 
 
 def rows_of(inputs, mask, cache):
-    """The tokens and their mask as the rows that a recurrence reads: with a cache those of `Cache.split`."""
+    """The tokens and their mask as the rows of a recurrence, which `Cache.split` makes if there is a cache."""
     if cache is None:
         return inputs, mask
     return cache.split(inputs), None if cache.mask is None else cache.split(cache.mask)
 
 
 def add_convolution_kernel(layer, kernel_size, channels):
-    """The weight (K, C), which begins uniform within 1 / sqrt(K), as that of a depthwise convolution in PyTorch."""
+    """The kernel (K, C), initially uniform within 1 / sqrt(K), as in a depthwise convolution of PyTorch."""
     return layer.add_weight(
         name="convolution_kernel",
         shape=(kernel_size, channels),
@@ -121,7 +122,7 @@ def add_convolution_kernel(layer, kernel_size, channels):
 def convolve(x, kernel, mask=None, cache=None):
     """Sums each channel of x (B, T, C) over a token and the K - 1 before it, times kernel (K, C)."""
     size = kernel.shape[0]
-    past = max(size - 1, 1)  # no cache holds a state without vectors
+    past = max(size - 1, 1)  # a cache cannot hold a state of no vectors
     if mask is not None:
         x = ops.where(ops.expand_dims(ops.cast(mask, "bool"), -1), x, ops.zeros_like(x))
     length = ops.shape(x)[1]

@@ -1,11 +1,13 @@
-"""Functions and constructors that take the options of a table, and show them in `help`, in an editor and in docstrings.
+"""Options of a table as arguments of functions and constructors, in `help`, in editors and in docstrings.
 
-A function that ends in `**options: Unpack[Table]` and has the decorator `shows_options` takes the options of the table
-by name, with their defaults. The line `{options}` of its docstring becomes a list of the meanings. With
-`shows_overrides` the options have no defaults: the function passes on the options that the caller gives. With
-`shows_defaults` it passes on these options too, and shows the defaults of the class that takes them.
+The decorators are for functions with the last argument `**options: Unpack[Table]`. They add the options of the table to
+the signature, and replace the line `{options}` of the docstring with a list of the meanings.
 
-A layer shows the options of its constructor by `show_constructor`, and takes them by `take_options`.
+- `shows_options` also fills in the defaults of the table.
+- `shows_overrides` shows the options without defaults: the function passes the caller's options on.
+- `shows_defaults` also passes the caller's options on, and shows the defaults of the class that takes them.
+
+For the constructor of a layer, `show_constructor` shows the options and `take_options` returns their values.
 """
 
 import functools
@@ -17,13 +19,13 @@ from collections.abc import Sequence
 
 from keras_txf.checks import OF_PARTS, known_names
 
-LINE = "{options}"  # of a docstring, in whose place the options are listed
+LINE = "{options}"  # the line of a docstring that the list of options replaces
 WIDTH = 118
-ARGUMENTS = {}  # of a builder, by its name, for the error about a misspelt one
+ARGUMENTS = {}  # name of a builder -> names of its arguments, for the error about a misspelt name
 
 
-class Given:
-    """What `help` shows as the default of an option where a model or a file decides the default."""
+class DecidedElsewhere:
+    """The default that `help` shows for an option whose default a model or a file decides."""
 
     def __repr__(self):
         return "..."
@@ -33,7 +35,7 @@ Thing = typing.TypeVar("Thing")
 
 
 def shows_options(thing: Thing) -> Thing:
-    """Has a function show the options of its `**options: Unpack[Table]`, and fills in their defaults."""
+    """Shows the options of a function's `**options: Unpack[Table]`, and fills in their defaults."""
     own, defaults = [p.name for p in _own_parameters(thing)], _defaults(option_table(thing))
     ARGUMENTS[thing.__name__] = [*own, *defaults]
 
@@ -58,9 +60,9 @@ def show_constructor(cls):
 
 
 def take_options(cls, options):
-    """Removes the options of a class's table from keyword arguments, and returns them, checked and with defaults.
+    """Removes the options of a class's table from keyword arguments. Returns all options, with defaults and checked.
 
-    The arguments of Keras' own layers stay.
+    The arguments of Keras' base class remain in `options`.
     """
     defaults = _defaults(option_table(cls.__init__))
     own = {name: options.pop(name, default) for name, default in defaults.items()}
@@ -69,23 +71,23 @@ def take_options(cls, options):
 
 
 def shows_overrides(thing: Thing) -> Thing:
-    """Has a class or function show the options of its `**options: Unpack[Table]`, which have no defaults of its own."""
+    """Shows the options of the `**options: Unpack[Table]` of a class or function, without defaults."""
     if isinstance(thing, type):
         shows_overrides(thing.__init__)
         thing.__doc__ = describe(thing.__doc__, option_table(thing.__init__))
         return thing
-    return _show(thing, dict.fromkeys(option_table(thing), Given()))
+    return _show(thing, dict.fromkeys(option_table(thing), DecidedElsewhere()))
 
 
 def shows_defaults(function: Thing) -> Thing:
-    """Has a class method show the options of its class, and their defaults; a subclass may have other ones."""
+    """Shows the options of a class method with the defaults of the class. A subclass may have other options."""
     table, own = option_table(function), {p.name for p in _own_parameters(function)}
     keras_own = typing.get_type_hints(_options_hint(function)).keys()
 
     @functools.wraps(function)
     def call(cls, *args, **options):
         known = inspect.signature(cls).parameters
-        if table.keys() <= known.keys():  # a subclass with a constructor of its own may take others
+        if table.keys() <= known.keys():  # a subclass with its own constructor may take other options
             known_names(f"an option of {cls.__name__}", options, {*known, *keras_own, *own} - {"kwargs"})
         return function(cls, *args, **options)
 
@@ -93,7 +95,7 @@ def shows_defaults(function: Thing) -> Thing:
 
 
 def _show(function, defaults):
-    """Gives a function the signature and the docstring in which its options stand."""
+    """Adds the options of a function to its signature and its docstring."""
     table = option_table(function)
     function.__signature__ = _signature(function, table, defaults)
     function.__doc__ = describe(function.__doc__, table)
@@ -102,7 +104,7 @@ def _show(function, defaults):
 
 @functools.cache
 def option_table(function):
-    """The options that a function takes by `**options: Unpack[Table]`, as `fields` has them."""
+    """The options of a function's `**options: Unpack[Table]`, in the form of `fields`."""
     return fields(_options_hint(function))
 
 
@@ -112,12 +114,12 @@ def _options_hint(function):
 
 
 def take(table, options):
-    """Takes the options of a table out of others."""
+    """Removes the options of a table from `options`, and returns them checked."""
     return checked(table, {name: options.pop(name) for name in fields(table)})
 
 
 def meaning(table, name):
-    """The meaning of an option of a table, for another table that has it too."""
+    """The meaning of an option, for another table with the same option."""
     return fields(table)[name][2]
 
 
@@ -132,30 +134,30 @@ def _defaults(fields_of_table):
 
 @functools.cache
 def fields(table):
-    """The options of a table: (type, default, meaning) by name."""
+    """The options of a table by name: (type, default, meaning)."""
     return {
         name: (hint.__origin__, *hint.__metadata__[:2])
         for name, hint in typing.get_type_hints(table, include_extras=True).items()
-        if hasattr(hint, "__metadata__")  # not those of `LayerOptions`, which Keras takes
+        if hasattr(hint, "__metadata__")  # `LayerOptions` has none: Keras takes its arguments
     }
 
 
 @functools.cache
 def value_checks(table):
-    """The check of a single value that a row of a table ends in, by name: check(name, value) -> the value."""
+    """The checks of the rows of a table by name, functions (name, value) -> value."""
     hints = typing.get_type_hints(table, include_extras=True)
     rows = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
     return {name: row[2] for name, row in rows.items() if len(row) > 2}
 
 
 def checked(table, options):
-    """Options after the checks of their rows, which raise a ValueError that names the option."""
+    """The options after the checks of their rows, which raise a ValueError that names the option."""
     known = value_checks(table)
     return {name: known[name](name, value) if name in known else value for name, value in options.items()}
 
 
 def _signature(function, table, defaults, rest=()):
-    """The signature of a function, in which the options of a table stand for its `**options`."""
+    """The signature of a function with the options of a table instead of `**options`."""
     shown = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=_of_one(type_))
         for name, (type_, _, _) in table.items()
@@ -168,7 +170,7 @@ def _own_parameters(function):
 
 
 def _of_one(type_):
-    """The type of a value, without the list of `Each`, which would double what `help` shows."""
+    """The type of a single value: `Each` without its list, which would make the line in `help` twice as long."""
     types = typing.get_args(type_)
     single = [one for one in types if typing.get_origin(one) is not Sequence]
     one = functools.reduce(operator.or_, single) if single else None
@@ -177,7 +179,7 @@ def _of_one(type_):
 
 
 def describe(text, table):
-    """The docstring with the meanings of the options in place of its line `{options}`."""
+    """The docstring with the meanings of the options instead of its line `{options}`."""
     lines = []
     for line in (text or "").splitlines():
         if line.strip() != LINE:

@@ -1,4 +1,4 @@
-"""SoftPrompt: vectors that are learned, which stand before the tokens of every sequence."""
+"""SoftPrompt: learned vectors before the tokens of every sequence."""
 
 from typing import Unpack
 
@@ -13,23 +13,23 @@ from keras_txf.layers.serialization import get_initializer, register
 
 @register
 class SoftPrompt(Layer):
-    """The same learned vectors for every sequence, to be concatenated before its tokens (prompt tuning).
+    """Learned vectors that a model concatenates before the embedded tokens of every sequence (prompt tuning).
 
-    Use it to adapt a frozen language model: only these vectors are trained. `txf.models.generative` reads them once,
-    with the prompt.
+    Use it to adapt a frozen language model: only these vectors are trained. `generate` of a `txf.models.generative`
+    model reads them once, with the prompt.
 
     Args:
         length: number n of vectors.
-        initializer: of the vectors.
+        initializer: initializer of the vectors.
 
     Call arguments:
-        inputs: float (B, T, D), the embedded tokens, of which only batch size and width count.
+        inputs: float (B, T, D), the embedded tokens. The layer uses only their batch size and width.
 
     Returns:
         float (B, n, D), without a mask.
 
     Raises:
-        ValueError: a length that is no positive integer, inputs without a known width.
+        ValueError: a length that is not a positive integer, inputs without a known width.
 
     Reference:
         [The Power of Scale for Parameter-Efficient Prompt Tuning](https://arxiv.org/abs/2104.08691).

@@ -1,4 +1,4 @@
-"""TableBias: a bias for each head that is looked up in a table, by the places of a query and a key."""
+"""TableBias: a table with a bias for each head, indexed by the positions of a query and a key."""
 
 import keras
 import numpy as np
@@ -11,9 +11,9 @@ from keras_txf.ops.positions import sinusoid
 
 
 class TableBias(Layer):
-    """The table, its bias and its gradient. A subclass has `num_heads`, and says which row is for which places.
+    """The table, its bias and its gradient.
 
-    A subclass has two more methods:
+    A subclass has the attribute `num_heads` and two more methods:
 
         table_size() -> the number of rows
         rows(query_positions, key_positions) -> int (batch or 1, T, S), the row for each query and key
@@ -36,14 +36,14 @@ class TableBias(Layer):
         return self.bias_of(self.embeddings, query_positions, key_positions)
 
     def bias_weights(self):
-        return ops.copy(self.embeddings)  # a tensor: TensorFlow's custom gradients refuse variables
+        return ops.copy(self.embeddings)  # a tensor: TensorFlow's custom gradients do not accept variables
 
     def bias_of(self, weights, query_positions, key_positions):
-        """The bias (batch or 1, heads, T, S) with weights (rows, heads) in place of the layer's own."""
+        """The bias (batch or 1, heads, T, S) with the weights (rows, heads) instead of the layer's own."""
         return ops.transpose(ops.take(weights, self.rows(query_positions, key_positions), axis=0), (0, 3, 1, 2))
 
     def gradient_of_bias(self, upstream, query_positions, key_positions):
-        """The gradient (rows, heads) of the weights, from that of a bias (batch, heads, T, S)."""
+        """The gradient (rows, heads) of the weights, from the gradient of the bias (batch, heads, T, S)."""
         rows = self.rows(query_positions, key_positions)
         if rows.shape[0] == 1:
             upstream = ops.sum(upstream, axis=0, keepdims=True)
@@ -52,16 +52,16 @@ class TableBias(Layer):
 
 
 def build_named(position):
-    """Builds a position layer whose weights are named for itself: a shared one is not named for its first user."""
+    """Builds a position layer with `names_own_weights`: the path of shared weights must not contain the first user."""
     if getattr(position, "names_own_weights", False) and not position.built:
         position.build()
 
 
 @register
 class FixedTable(Layer):
-    """A table of vectors that is not trained: the paper's sinusoids at first.
+    """A table of vectors that is not trained, initially the paper's sinusoids.
 
-    Files of Whisper and Pegasus hold their sinusoids, often rounded to half precision.
+    Files of Whisper and Pegasus contain such tables, often rounded to half precision.
 
     Args:
         rows: number of vectors.

@@ -1,4 +1,4 @@
-"""Token ids in the graph of a model: the name of their input; vocabulary, padding and length of its embeddings."""
+"""The inputs of token ids in the graph of a model: names, vocabulary, padding and length of their embeddings."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ from keras_txf.backend.functional_graph import layers_called_on
 from keras_txf.checks import short_repr
 from keras_txf.layers.embeddings import PositionalEmbedding
 
-NAMES = ("target_ids", "token_ids")  # of the input of new tokens, where a model has several of integers
+NAMES = ("target_ids", "token_ids")  # names for the input of new tokens in a model with several inputs of integers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,10 +16,10 @@ class TokenInput:
     """An input of token ids, or of the float vectors of a series.
 
     Args:
-        name: of the input.
-        vocab_size: number of tokens; where no embedding tells it, that of the model's logits; None of a series.
-        pad_id: the token of padding, or None.
-        max_length: the most tokens that the model has positions for, or None.
+        name: name of the input.
+        vocab_size: number of tokens, from an embedding or else from the model's logits; None for a series.
+        pad_id: the padding token, or None.
+        max_length: number of positions of the model, or None.
     """
 
     name: str
@@ -29,7 +29,7 @@ class TokenInput:
 
 
 def inputs_by_name(model):
-    """The input tensors of a functional model, in its order: by the keys of its dict, or by their names."""
+    """The input tensors of a functional model in its order, by the keys of its input dict or by their names."""
     keys = {id(x): key for key, x in model.input.items()} if isinstance(model.input, dict) else {}
     return {keys.get(id(x), x.name): x for x in model.inputs}
 
@@ -59,30 +59,31 @@ def series_inputs(model):
 
 
 def embedded_input(model, name):
-    """Reads the `TokenInput` of one input off the `PositionalEmbedding`s called on it; None where there are none."""
+    """The `TokenInput` of an input from the `PositionalEmbedding`s called on it; None if there are no such layers."""
     layers = layers_called_on(model, inputs_by_name(model)[name])
-    ours = [layer for layer in layers if isinstance(layer, PositionalEmbedding)]
-    if not ours:
+    embeddings = [layer for layer in layers if isinstance(layer, PositionalEmbedding)]
+    if not embeddings:
         return None
-    tokens = [layer for layer in ours if layer.vocab_size is not None] or ours
+    tokens = [layer for layer in embeddings if layer.vocab_size is not None] or embeddings
     padding = {layer.pad_id for layer in tokens if layer.pad_id is not None}
     if len(padding) > 1:
         raise ValueError(f"`model` must have one padding token for its input {name!s}; received {sorted(padding)}.")
-    lengths = [layer.max_length for layer in ours if layer.max_length is not None]
+    lengths = [layer.max_length for layer in embeddings if layer.max_length is not None]
     return TokenInput(name, tokens[0].vocab_size, min(padding, default=None), min(lengths, default=None))
 
 
 def token_input(model, name):
-    """Reads the `TokenInput` of one input of a generative model off the embeddings called on it, or off the logits."""
-    ours = embedded_input(model, name)
-    if ours is not None:
-        return ours
+    """The `TokenInput` of an input of a generative model, from the embeddings called on it or from the logits."""
+    embedded = embedded_input(model, name)
+    if embedded is not None:
+        return embedded
     if name in series_inputs(model):
         return TokenInput(name, None, None, None)
     layers = layers_called_on(model, inputs_by_name(model)[name])
-    theirs = [layer for layer in layers if isinstance(layer, keras.layers.Embedding)]
-    if theirs:
-        return TokenInput(name, theirs[0].input_dim, 0 if any(layer.mask_zero for layer in theirs) else None, None)
+    of_keras = [layer for layer in layers if isinstance(layer, keras.layers.Embedding)]
+    if of_keras:
+        pad_id = 0 if any(layer.mask_zero for layer in of_keras) else None
+        return TokenInput(name, of_keras[0].input_dim, pad_id, None)
     return TokenInput(name, logits_of(model).shape[-1], None, None)
 
 

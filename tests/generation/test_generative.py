@@ -246,7 +246,7 @@ def test_models_that_cannot_decode_raise_errors():
         (txf.models.encoder_decoder(VOCABULARY, VOCABULARY, 1, 8, 2, packed=True), "packed=False"),
         (new, "'looks' attends to a context made of the new tokens, which needs `CrossAttention\\(causal=True\\)`"),
         (constant, "context of 'aligned', which has causal=True, of the new tokens"),
-        (biased, "'biased' .*: `positions` goes with `cache` for a `position` that turns queries and keys"),
+        (biased, "'biased' .*: `positions` goes with `cache` only if `position` rotates queries and keys"),
         (placed, "`model` must compute the `positions` of 'e' from the new tokens"),
         (pair, "`model` must have one input of token ids.*: int32 \\(None, None\\)'"),
         ("a name", "`model` must be a functional keras.Model, .* received 'a name'"),

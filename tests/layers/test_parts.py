@@ -159,7 +159,7 @@ two_sides = {"encoder_options": {"num_heads": 2}, "decoder_options": {"attention
     (lambda: encoder(2, feed_forward="mine"), "`feed_forward` must be"),
     (lambda: encoder(2, norm=3), "`norm` must be"),
     (lambda: encoder(), "`num_heads` must be given"),
-    (lambda: decoder(attention=txf.layers.MultiHeadSelfAttention(2)), "`attention` must be causal"),
+    (lambda: decoder(attention=txf.layers.MultiHeadSelfAttention(2)), "`attention` must have causal=True"),
     (lambda: pair(11, 11, 1, 8, 2, attention=[causal()]), "`attention` must be given for one side"),
     (lambda: pair(11, 11, 1, 8, **two_sides), "`num_heads` must be given, unless .* as `cross_attention`"),
     (lambda: encoder(attention=DifferentialAttention(2))(X, segment_ids=np.zeros((2, 5), "int32")),

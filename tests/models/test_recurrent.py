@@ -195,7 +195,7 @@ def test_bad_calls():
         (None, [(2, 3, 6), (2, 15)], "`states` must be 16 wide, .* received shape \\(2, 15\\)"),
         (None, [(2, 3), (2, 16)], "`inputs` must have 3 axes; received shape \\(2, 3\\)"),
         (None, [(2, 3, 6), (2, 16), (2, 5, 4)], "`context` .* attention=None; received one of shape"),
-        ("additive", [(2, 3, 6), (2, 16)], "`context` .* attention=additive; received none"),
+        ("additive", [(2, 3, 6), (2, 16)], "`context` .* attention=additive; received None"),
     ):
         with pytest.raises(ValueError, match=message):
             txf.layers.RecurrentDecoder(8, attention=attention)(*(np.ones(shape, "float32") for shape in shapes))
