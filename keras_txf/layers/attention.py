@@ -185,7 +185,7 @@ class MultiHeadSelfAttention(Layer):
 
 @register
 class CrossAttention(Layer):
-    """Attention of a sequence to a context of its own length and width, such as an encoder's output.
+    """Attention of a sequence to a context of another length and width, such as an encoder's output.
 
     Args:
         num_heads: number N of query heads.

@@ -16,18 +16,18 @@ def take_columns(x, columns):
     return ops.take_along_axis(x, columns[:, :, None, None], axis=1)
 
 
-def put_columns(cache, new, place):
+def put_columns(cache, new, slot):
     """Keys or values (B, K, C, ...) with new ones (B, K, T, ...), see `StepLayout`.
 
     Args:
-        place: the slot of the first new token, int scalar; or for each slot the number of its new token, int (B, C),
+        slot: the slot of the first new token, int scalar; or for each slot the number of its new token, int (B, C),
             with -1 for a slot that keeps its token.
     """
-    if len(ops.shape(place)) == 0:
-        return put_slice(cache, new, place, 2)
-    place = place[:, None, :, None]
-    taken = ops.take_along_axis(ops.cast(new, cache.dtype), at_least(place, 0), axis=2)
-    return ops.where(place >= 0, taken, cache)
+    if len(ops.shape(slot)) == 0:
+        return put_slice(cache, new, slot, 2)
+    numbers = slot[:, None, :, None]
+    tokens = ops.take_along_axis(ops.cast(new, cache.dtype), at_least(numbers, 0), axis=2)
+    return ops.where(numbers >= 0, tokens, cache)
 
 
 def prompt_mask(real, keys, window):

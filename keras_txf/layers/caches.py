@@ -247,9 +247,9 @@ class Cache:
         # Move the earlier inputs to the columns right before the first real token; padding may follow the last one.
         tokens, is_real = self._real.shape[1], ops.cast(self._real, "int32")
         first = ops.where(ops.any(self._real, axis=1), first_real(self._real), tokens)[:, None]
-        place = ops.arange(length + tokens, dtype="int32")[None] - first
-        place = ops.where(place < 0, length, ops.where(place < length, place, place + first))
-        x = ops.take_along_axis(x, place[..., None], axis=1)
+        index = ops.arange(length + tokens, dtype="int32")[None] - first
+        index = ops.where(index < 0, length, ops.where(index < length, index, index + first))
+        x = ops.take_along_axis(x, index[..., None], axis=1)
         last = ops.arange(length, dtype="int32") + first + ops.sum(is_real, axis=1, keepdims=True)
         self.write_state(name, ops.take_along_axis(x, last[..., None], axis=1))
         return x

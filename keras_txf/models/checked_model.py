@@ -1,4 +1,4 @@
-"""The class of the models: a functional Keras model that looks at its inputs."""
+"""CheckedModel: the class of the models, a functional Keras model that checks its inputs."""
 
 import functools
 import inspect
@@ -18,19 +18,20 @@ from keras_txf.layers.token_input import inputs_by_name
 
 @register
 class CheckedModel(keras.Model):
-    """A functional model that refuses inputs which Keras would take for others.
+    """A functional model that raises ValueError for inputs which Keras would silently misread.
 
-    Keras cuts the id 1.5 to 1 and 2**32 to 0, makes floats of the bytes of an image, and orders a dict that has one key
-    too many by its keys. Values of ids are looked at where the model is called on values, not within `fit` and
-    `predict`. A loss of probabilities is refused: Keras would clip the logits to [0, 1], and the loss would never fall.
+    Keras truncates the id 1.5 to 1 and 2**32 to 0, converts the bytes of an image to floats, and sorts the keys of a
+    dict with an unknown key. The model checks the values of ids in a call on values, but not within `fit` and
+    `predict`. It also raises for a loss of probabilities: Keras would clip the logits to [0, 1], and the loss would
+    never fall.
 
-    Float vectors have a Keras mask, such as that of `keras.layers.Masking`, or one beside them, `features_mask` in the
-    dict of `features`.
+    The mask of float vectors is their Keras mask, such as the mask of `keras.layers.Masking`, or `features_mask` in a
+    dict with `features`.
     """
 
-    # What `.keras` files keep beside the graph.
-    checkpoint: str | None = None  # JSON of what `checkpoints.save` needs to know
-    tokens: str | None = None  # the input of the ids that `generate` continues, where its name does not say so
+    # Attributes that `.keras` files keep together with the graph.
+    checkpoint: str | None = None  # JSON for `checkpoints.save`
+    tokens: str | None = None  # name of the input of ids that `generate` continues, unless it is one of `NAMES`
 
     def compile(self, optimizer: Any = "rmsprop", loss: Any = None, *args: Any, **kwargs: Any) -> None:
         for one in keras.tree.flatten(loss):
@@ -43,7 +44,7 @@ class CheckedModel(keras.Model):
 
     def compile_from_config(self, config):
         if type(self).compile is not CheckedModel.compile:
-            return super().compile_from_config(config)  # a subclass says itself how it is compiled again
+            return super().compile_from_config(config)  # a subclass with its own `compile`
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             self.optimizer.build(self.trainable_variables)
@@ -61,25 +62,25 @@ class CheckedModel(keras.Model):
             return super().stateless_call(*variables, inputs, *args, **kwargs, **masks)
 
     @property
-    def supports_masking(self):  # Keras warns where masks would be lost
+    def supports_masking(self):  # Keras warns if masks would be lost
         return bool(self.mask_names)
 
     def compute_mask(self, inputs, previous_mask=None):
-        return None  # the layers of the graph have given the outputs their masks
+        return None  # the layers of the graph set the masks of the outputs
 
     @functools.cached_property
     def mask_names(self):
-        """The inputs that take a mask, by the name of the mask."""
+        """Names of masks and of their inputs."""
         return masks_of_inputs(self)
 
     def split_masks(self, inputs, call=()):
-        """The inputs without the masks in their dict, and the argument `mask` for them if there are any."""
+        """Returns the inputs without the masks in their dict, and a dict with the argument `mask`, if any."""
         names = self.mask_names.keys() & inputs if isinstance(inputs, dict) else ()
         masks = {self.mask_names[name]: _as_bool(inputs[name]) for name in names if inputs[name] is not None}
         if names:
             inputs = {name: value for name, value in inputs.items() if name not in names}
         if isinstance(inputs, dict) and isinstance(self.input, keras.KerasTensor) and [*inputs] == [self.input.name]:
-            [inputs] = inputs.values()  # Keras warns of the dict
+            [inputs] = inputs.values()  # Keras would warn of the dict
         if not masks:
             return inputs, {}
         if "mask" in call:
@@ -89,8 +90,8 @@ class CheckedModel(keras.Model):
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         if str(filepath).endswith((".h5", ".hdf5")):
             raise ValueError(
-                "`filepath` must end in .keras, or in .weights.h5 for `save_weights`: Keras cannot read a model of "
-                f"layers that are not its own from .h5; received {short_repr(str(filepath))}."
+                "`filepath` must end in .keras, or in .weights.h5 for `save_weights`: Keras cannot read a model with "
+                f"layers of other packages from .h5; received {short_repr(str(filepath))}."
             )
         super().save(filepath, *args, **kwargs)
 
@@ -99,7 +100,7 @@ class CheckedModel(keras.Model):
         super().export(filepath, *args, **kwargs)
 
     def _widest_dtype(self):
-        """float64 if a layer of Keras' own may compute in it; the layers of this package say so themselves."""
+        """float64 if a layer computes in float64, else None. Layers of this package set float64 themselves."""
         return "float64" if any(layer.compute_dtype == "float64" for layer in self.layers) else None
 
     def summary(self, *args, **kwargs):
@@ -109,19 +110,19 @@ class CheckedModel(keras.Model):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
-        own = {name: config.pop(name, None) for name in ("checkpoint", "tokens")}
+        attributes = {name: config.pop(name, None) for name in ("checkpoint", "tokens")}
         model = super().from_config(config, custom_objects)
         name_operations(model)
-        for name, value in own.items():
+        for name, value in attributes.items():
             setattr(model, name, value)
         return model
 
     def get_config(self):
-        own = {"checkpoint": self.checkpoint, "tokens": self.tokens}
-        return {**super().get_config(), **{name: value for name, value in own.items() if value is not None}}
+        attributes = {"checkpoint": self.checkpoint, "tokens": self.tokens}
+        return {**super().get_config(), **{name: value for name, value in attributes.items() if value is not None}}
 
     def complete_inputs(self, inputs):
-        """A dict with None for the optional inputs that are left out; a tensor alone is the one that is needed."""
+        """Returns a dict of inputs with None for missing optional inputs. A single tensor is the required input."""
         optional = dict.fromkeys(optional_inputs(self))
         needed = [symbol.name for symbol in self.inputs if symbol.name not in optional]
         if optional and len(needed) == 1 and not isinstance(inputs, (dict, list, tuple)):
@@ -129,11 +130,11 @@ class CheckedModel(keras.Model):
         return {**optional, **inputs} if isinstance(inputs, dict) else inputs
 
     def check_inputs(self, inputs):
-        """The inputs, if the model takes them; else a ValueError. Optional ones that are left out are None."""
+        """Returns the inputs, with None for missing optional inputs; raises ValueError for wrong inputs."""
         inputs = self.complete_inputs(inputs)
         if isinstance(inputs, dict):
-            self._refuse_unknown(inputs)
-            inputs = {name: self._look_at(name, value) for name, value in inputs.items()}
+            self._check_keys(inputs)
+            inputs = {name: self._check_input(name, value) for name, value in inputs.items()}
             for mask, name in self.mask_names.items():
                 if inputs.get(mask) is not None and inputs.get(name) is not None:
                     checks.padding_mask(_as_bool(inputs[mask]), inputs[name], mask)
@@ -143,21 +144,21 @@ class CheckedModel(keras.Model):
             and len(self.inputs) == len(inputs)
             and (len(inputs) > 1 or hasattr(inputs[0], "shape"))
         ):
-            return [self._look_at(name, value) for name, value in zip(inputs_by_name(self), inputs)]
-        return self._look_at(next(iter(inputs_by_name(self))), inputs)
+            return [self._check_input(name, value) for name, value in zip(inputs_by_name(self), inputs)]
+        return self._check_input(next(iter(inputs_by_name(self))), inputs)
 
-    def _refuse_unknown(self, inputs):
+    def _check_keys(self, inputs):
         known = [*inputs_by_name(self), *self.mask_names]
         unknown = [name for name in inputs if name not in known]
         if unknown:
             raise ValueError(
-                f"`inputs` must have the keys {short_repr(known)} alone; received also {short_repr(unknown)}."
+                f"`inputs` must have only the keys {short_repr(known)}; received also {short_repr(unknown)}."
             )
 
-    def _look_at(self, name, value):
+    def _check_input(self, name, value):
         symbol = inputs_by_name(self).get(name)
         if value is None or (symbol is None and name not in self.mask_names):
-            return value  # Keras has its own words for them
+            return value  # Keras raises its own error
         value = checks.dense_tensor(name, value)
         if symbol is None:
             return value
@@ -186,7 +187,7 @@ def _takes_probabilities(loss):
     if isinstance(loss, str):
         try:
             loss = keras.losses.get(loss)
-        except ValueError:  # Keras has its own words for it
+        except ValueError:  # Keras raises its own error
             return False
     if not callable(loss) or isinstance(loss, keras.losses.Loss):
         return getattr(loss, "from_logits", None) is False
@@ -195,7 +196,7 @@ def _takes_probabilities(loss):
 
 
 def _check_rank(name, value, symbol):
-    """Refuses ids or a single picture where float vectors or pictures are read. Keras adds an axis of 1 itself."""
+    """Raises ValueError if a model of float vectors or images receives ids or one image. Keras adds an axis of 1."""
     letters = {3: "BTF", 4: "BHWC"}.get(len(symbol.shape))
     rank = getattr(value.shape, "rank", len(value.shape) if isinstance(value.shape, tuple) else None)
     if letters and "float" in symbol.dtype and symbol.shape[-1] != 1 and rank not in (None, len(symbol.shape)):

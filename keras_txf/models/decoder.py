@@ -39,26 +39,26 @@ def decoder(
     """Builds a decoder with cross-attention: target ids (B, T) and a context -> logits (B, T, V).
 
     Inputs are a dict of `target_ids`, int (B, T), and `context`, float (B, S, context_dim), such as
-    the output of an `encoder` or any of its hidden states. Its Keras mask hides padding.
+    the output of an `encoder` or any of its hidden states. The Keras mask of the context hides padding.
 
-    Of an option of the blocks a list or tuple holds one value for each block; the `stochastic_depth`
-    of one `Residual` is the last block's, and grows from block to block.
+    An option of the blocks may be a list or tuple with one value for each block. The `stochastic_depth` of
+    one `Residual` is the rate of the last block, and the rate grows from block to block.
 
     Args:
         vocab_size: number V of tokens.
         num_layers: number of blocks, called `decoder_0`, `decoder_1`, ...
         dim: model width.
-        num_heads: number of query heads; None where a layer as `attention` brings its own.
+        num_heads: number of query heads; None with a layer as `attention`.
         context_dim: width of the context; default `dim`.
-        context_mask: adds an input `context_mask`, bool (B, S), for contexts that come as arrays and
-            so have lost their Keras mask.
+        context_mask: adds an input `context_mask`, bool (B, S), for contexts in arrays, which have no Keras
+            mask.
         packed: adds inputs `target_segment_ids`, `target_positions`, int (B, T), and
             `context_segment_ids`, int (B, S).
         return_hidden_states: adds outputs `hidden_states_0` (the embedding) to
             `hidden_states_{num_layers}`.
         return_attention_scores: adds outputs `attention_scores_0`, ..., (B, N, T, T), and
             `cross_attention_scores_0`, ..., (B, N, T, S).
-        name: name of the model; default that of the function, and a number from the second model on.
+        name: name of the model; default: the name of the function, with a number from the second model on.
         {options}
 
     Returns:
@@ -109,7 +109,7 @@ def decoder_generator(
     """Builds a decoder-only language model: token ids (B, T) -> logits (B, T, V), with `generate`.
 
     Args:
-        vocab_size, num_layers, dim, num_heads: see `decoder`. Where no token stands for padding, say `pad_id=None`.
+        vocab_size, num_layers, dim, num_heads: see `decoder`. Pass `pad_id=None` if no token is padding.
         return_hidden_states, name: see `decoder`.
         packed: whether rows hold several sequences. The inputs are then a dict of `token_ids`,
             `segment_ids` and `positions`, int (B, T) each.
@@ -153,9 +153,13 @@ def decode(
     ids=None,
     **call,
 ):
-    """Symbolic inputs, stack.StackOutputs and logits of a decoder; `call` goes to every block.
+    """Wires a decoder: symbolic inputs, `StackOutputs` and logits.
 
-    Without `make_logits` the logits are None. `ids` are the tokens of a decoder that has no input of its own.
+    Args:
+        make_logits: the `Logits`; None: the logits are None.
+        ids: the symbolic target ids of a decoder without its own input, or None.
+        call: tensors for the call of every block.
+        others: see `decoder` and `embeddings.embed`.
     """
     checks.boolean("packed", packed)
     if make_logits is not None:
@@ -186,7 +190,7 @@ def decode(
 
 
 def _cross_attention(value):
-    """The option of the blocks, for one or for each: True where no layer is given."""
+    """The option `cross_attention` of the blocks: the layer of the builder's option, or True for None."""
     if isinstance(value, (list, tuple)):
         return [_cross_attention(one) for one in value]
     return True if take_layer("cross_attention", value) is None else value

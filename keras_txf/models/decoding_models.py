@@ -1,4 +1,4 @@
-"""The two functional models that generation runs: one reads a prompt, one reads one token more."""
+"""The two functional models of generation: one reads a prompt, the other reads one more token."""
 
 import functools
 
@@ -17,27 +17,27 @@ from keras_txf.models.checked_model import CheckedModel
 
 
 def prefill_model(model: keras.Model, width: int = 1, return_hidden_states: bool = False) -> keras.Model:
-    """Builds the model that reads prompts: it shares all weights, and returns the cache that `step_model` takes.
+    """Builds the model that reads prompts. It shares all weights, and returns the cache for `step_model`.
 
-    The sequences of a batch lie side by side in L columns: prompts of P, padded on the left, and what will follow.
+    The sequences of a batch have L columns: prompts of P columns, padded on the left, and the columns of later tokens.
 
     Args:
-        model: from `decoder_generator`, `encoder_decoder`, `decoder` or `recurrent_encoder_decoder`, or what
-            `generative` takes. Of a model from `forecaster` the tokens are the vectors of the series, float (B, P, F),
-            and the logits are its outputs.
-        width: that of the `step_model`.
-        return_hidden_states: also return what the logits are made of.
+        model: a model from `decoder_generator`, `encoder_decoder`, `decoder` or `recurrent_encoder_decoder`, or a model
+            for `generative`. In a model from `forecaster` the vectors of the series, float (B, P, F), are the tokens,
+            and the outputs are the logits.
+        width: the `width` of the `step_model`.
+        return_hidden_states: also return the hidden states from which the logits are computed.
 
     Returns:
-        A functional `keras.Model`. Inputs, by name: those of the model, of which the new tokens, `token_ids` or
-        `target_ids`, are int (B, P); and `attention_mask`, bool (B, L), True at the real tokens of the prompts.
-        Outputs: `logits` (B, V) of the next token, and for each attention `decoder_0_key`, `decoder_0_value`, ...,
-        (B, key-value heads, C, head dim), where C is L, or no more than the window times the width; the states of a
-        recurrence, such as `decoder_states`, (B, W, ...). With a context also `decoder_0_context_key`, ...; on request
+        A functional `keras.Model`. Inputs by name: the inputs of the model, with the new tokens `token_ids` or
+        `target_ids`, int (B, P); and `attention_mask`, bool (B, L), True at the real tokens of the prompts.
+        Outputs: `logits` (B, V) of the next token; for each attention `decoder_0_key`, `decoder_0_value`, ...,
+        (B, key-value heads, C, head dim), where C is L, or at most the window times the width; the states of a
+        recurrence, such as `decoder_states`, (B, W, ...); with a context also `decoder_0_context_key`, ...; on request
         `hidden_states` (B, P, D).
 
     Raises:
-        ValueError: a model that cannot decode, see `generative`, or one built with packed=True.
+        ValueError: a model that cannot decode, see `generative`, or a model built with packed=True.
 
     Example:
 
@@ -52,23 +52,23 @@ def prefill_model(model: keras.Model, width: int = 1, return_hidden_states: bool
 
 
 def step_model(model: keras.Model, width: int = 1, return_hidden_states: bool = False) -> keras.Model:
-    """Builds the model that reads one token more: it shares all weights, and can be exported.
+    """Builds the model that reads one more token. It shares all weights, and can be exported.
 
-    With a `width` of W above one it reads W tokens of each sequence at once, each of which has its own
-    mask over the columns: the beams of a search, or candidates to choose from. They lie in W columns, and
-    share a position in the sequence. What they have in common, such as the prompt, is kept once.
+    With a `width` W above 1 the model reads W tokens of each sequence at once, each with its own mask over the columns:
+    the beams of a search, or candidates. They have W columns and the same position in the sequence. The cache holds
+    their common columns, such as the prompt, once.
 
     Args:
         model: see `prefill_model`.
-        width: how many tokens of each sequence a step reads.
-        return_hidden_states: also return what the logits are made of.
+        width: number W of tokens of each sequence that a step reads.
+        return_hidden_states: also return the hidden states from which the logits are computed.
 
     Returns:
-        A functional `keras.Model`. Inputs, by name: `token_ids` or `target_ids`, int (B, W); `attention_mask`,
-        bool (B, L), True at the real tokens up to this one, or (B, W, L) for a width above one; `cache_position`,
-        int (1,), its column, or the first of W; what `prefill_model` or the last step returned; for a width above one
-        `prompt_length`, int (1,), the number P of columns before the first step's. P and L - P must then be multiples
-        of W.
+        A functional `keras.Model`. Inputs by name: `token_ids` or `target_ids`, int (B, W); `attention_mask`,
+        bool (B, L), True at the real tokens up to this one, or (B, W, L) for a width above 1; `cache_position`,
+        int (1,), the column of the token, or the first of W columns; the cache from `prefill_model` or the last step;
+        for a width above 1 `prompt_length`, int (1,), the number P of columns before the first step. P and L - P must
+        then be multiples of W.
         Outputs: `logits` (B, V), or (B, W, V), and the cache, with the new columns; on request
         `hidden_states` (B, W, D).
 
@@ -86,7 +86,7 @@ def step_model(model: keras.Model, width: int = 1, return_hidden_states: bool = 
 
 
 def decoding_models(model, width=1, return_hidden_states=False, kind=Cache):
-    """What the loops of `generate` run."""
+    """The `GraphDecoder` of a model, for the loops of `generate`."""
     check_decodable(model)
     checks.positive_int32("width", width)
     checks.boolean("return_hidden_states", return_hidden_states)
@@ -94,10 +94,10 @@ def decoding_models(model, width=1, return_hidden_states=False, kind=Cache):
 
 
 def call_sequential(model, inputs):
-    """Calls a `keras.Sequential` model that was never called, for it has no graph before: on what it was built for.
+    """Calls a `keras.Sequential` model that was never called, because it has a graph only after its first call.
 
     Args:
-        inputs: what to call a model on that is not built, a symbol, or None.
+        inputs: the symbol for a model that is not built, or None.
     """
     if isinstance(model, keras.Sequential) and not hasattr(model, "input"):
         if model.built:
@@ -131,20 +131,21 @@ def _functional(model, width, return_hidden_states, kind):
 
 
 def refuse_packed(model):
+    """Raises ValueError for a model of packed sequences."""
     if any("segment_ids" in tensor.name for tensor in model.inputs):
         raise ValueError(
             "`generate` and `prefill_model` need a `model` built with packed=False; its weights are the same."
         )
 
 
-LENGTH = 64  # of the other inputs on which shapes are inferred, where the model allows as many
+LENGTH = 64  # length of the other inputs for the inference of shapes, unless the model's max_length is shorter
 
 
 class Half(keras.layers.Layer):
     """The base of the two halves.
 
     Args:
-        model: the functional model. The weights are shared with it.
+        model: the functional model, whose weights are shared.
         width, return_hidden_states: see `step_model`.
     """
 
@@ -155,12 +156,12 @@ class Half(keras.layers.Layer):
         self.built = True
 
     def get_config(self):
-        own = {"width": self.width, "return_hidden_states": self.return_hidden_states}
-        return {**super().get_config(), "model": serialize_layer(self.model), **own}
+        options = {"width": self.width, "return_hidden_states": self.return_hidden_states}
+        return {**super().get_config(), "model": serialize_layer(self.model), **options}
 
     @functools.cached_property
     def _prefill_spec(self):
-        """The symbols that `prefill` returns for prompts of W columns."""
+        """The symbolic outputs of `prefill` for prompts of W columns."""
         inputs = {}
         for name, x in self.decoder.inputs.items():
             embedded = embedded_input(self.model, name)
@@ -173,7 +174,7 @@ class Half(keras.layers.Layer):
         return infer_spec(self.decoder.prefill, inputs, mask)
 
     def _memory(self, cache, constant):
-        """The symbols of a cache, whose length is open where it has one slot a column, and of constants."""
+        """The symbols of a cache and of constants. The length is unknown in a cache with one slot for each column."""
         slots = {part.name: part.slots(self.width, self.width) for part in self.decoder.parts}
         known = {
             part: {name: _unsized(x, slots[part].get(name, (None,))[0]) for name, x in memory.items()}
@@ -210,7 +211,7 @@ class Prefill(Half):
 
 @register
 class Step(Half):
-    """Reads one token more, or W alternatives, see `step_model`."""
+    """Reads one more token, or W alternatives, see `step_model`."""
 
     def inputs(self):
         width, decoder = self.width, self.decoder
@@ -255,22 +256,22 @@ class Step(Half):
 
 
 def _flat(memory):
-    """Tensors of a dict of dicts by one name each, such as `decoder_0_key`."""
-    return {f"{part}_{name}": x for part, own in memory.items() for name, x in own.items()}
+    """The tensors of a dict of dicts in one dict, with names such as `decoder_0_key`."""
+    return {f"{part}_{name}": x for part, tensors in memory.items() for name, x in tensors.items()}
 
 
 def _nested(spec, tensors):
-    """The reverse of `_flat`, for the names of a dict of dicts."""
-    return {part: {name: tensors[f"{part}_{name}"] for name in own} for part, own in spec.items()}
+    """The reverse of `_flat`, for the names in `spec`."""
+    return {part: {name: tensors[f"{part}_{name}"] for name in names} for part, names in spec.items()}
 
 
 def _sized(shape, dtype, columns):
-    """A symbol with a size in place of each that is not known."""
+    """A symbol with 2 rows, and with `columns` instead of each unknown size."""
     return keras.KerasTensor((2, *[columns if size is None else size for size in shape[1:]]), dtype)
 
 
 def _unsized(symbol, axis=...):
-    """A symbol whose batch and length are open: the length on this axis, by default 1 of tokens and 2 of heads."""
+    """A symbol of unknown batch size, and of unknown length on `axis`: by default 1 of tokens and 2 of heads."""
     shape = symbol.shape
     if axis is ...:
         axis = {2: 1 if symbol.dtype == "bool" else None, 4: 2}.get(len(shape), 1)

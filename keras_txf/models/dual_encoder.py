@@ -1,4 +1,4 @@
-"""dual_encoder: an encoder of images and one of texts, whose vectors are compared."""
+"""dual_encoder: an encoder of images and an encoder of texts, with the similarities of their vectors as logits."""
 
 from typing import Any, Unpack
 
@@ -18,7 +18,7 @@ from keras_txf.models.head_layers import make_pooling
 from keras_txf.models.option_tables import DualEncoderOptions, EncoderOptions, ImageOptions
 from keras_txf.models.vision import encode_images, token_for_pooling, without_registers
 
-SIZES = ("num_layers", "dim", "num_heads")  # which a tower may have of its own
+SIZES = ("num_layers", "dim", "num_heads")  # sizes that may differ between the towers
 
 
 @shows_options
@@ -46,37 +46,37 @@ def dual_encoder(
     name: str | None = None,
     **options: Unpack[DualEncoderOptions],
 ) -> keras.Model:
-    """Builds two towers, one of images and one of texts, and compares each image with each text.
+    """Builds a tower of images and a tower of texts, and compares each image with each text.
 
     Use it for search and for classification by descriptions of the classes (zero-shot). Inputs are a dict of `images`,
-    float (B, height, width, channels), and `token_ids`, int (C, T); B and C may differ. Each tower gives a vector of
-    unit length, and the logit of a pair is exp(scale) · image · text + bias. With the defaults it is CLIP's model: two
-    pre-norm transformers, of which that of the texts is causal and gives the state of its last token. SigLIP's has
+    float (B, height, width, channels), and `token_ids`, int (C, T); B and C may differ. Each tower returns a vector of
+    unit length, and the logit of a pair is exp(scale) · image · text + bias. The defaults are CLIP's model: two
+    pre-norm transformers. The tower of texts is causal, and its vector is the state of the last token. SigLIP has
     `AttentionPooling` as `image_pooling`, a `logit_bias` and text_options={"causal": False}.
 
     Train it on matching pairs with `SoftmaxContrastiveLoss` (CLIP) or `SigmoidContrastiveLoss` (SigLIP) on the output
-    `logits`. One tower alone is `keras.Model(model.input["images"], model.output["image_embeddings"])`.
+    `logits`. A model of one tower is `keras.Model(model.input["images"], model.output["image_embeddings"])`.
 
     Args:
         image_size, patch_size, channels: see `image_encoder`.
         vocab_size: number of tokens.
-        num_layers, dim, num_heads: of both towers, unless `image_options` or `text_options` have others.
-        projection_dim: width of the vectors that are compared; default `dim`.
-        end_id: the token that ends a text: what follows the first one is padding. Default: `pad_id` of
-            `text_options` alone says what padding is (0 unless given).
-        image_pooling, text_pooling: how patches and tokens become one vector: the `kind` of `Pooling`, or a layer, of
-            which the model gets a copy. The class token is there as in `image_classifier`.
-        image_projection: whether a projection follows the pooling of the patches; without it (SigLIP) the tower's own
-            width is `projection_dim`.
+        num_layers, dim, num_heads: sizes of both towers; `image_options` and `text_options` may override them.
+        projection_dim: width of the compared vectors; default `dim`.
+        end_id: the end token of a text; all tokens after the first end token are padding. Default: only the `pad_id`
+            of `text_options` is padding (default 0).
+        image_pooling, text_pooling: how patches and tokens become one vector: a `kind` of `Pooling`, or a layer, which
+            the model copies. The class token depends on `image_pooling` as in `image_classifier`.
+        image_projection: whether a projection follows the pooling of the patches. Without it (SigLIP) the width of the
+            image tower must be `projection_dim`.
         projection_bias: whether the projections have a bias.
-        logit_scale: the factor exp(scale) on the similarities at first; it is learned.
-        max_logit_scale: training keeps the factor at most as large, as CLIP's does; None: it has no limit (SigLIP).
-        logit_bias: what is added to the similarities at first; it is learned. None: nothing is (CLIP). SigLIP has -10.
+        logit_scale: initial value of the learned factor exp(scale) on the similarities.
+        max_logit_scale: limit of the factor in training, as in CLIP; None: no limit (SigLIP).
+        logit_bias: initial value of the learned bias of the similarities, -10 in SigLIP. None: no bias (CLIP).
         return_hidden_states: adds outputs `image_hidden_states_0`, ..., `text_hidden_states_0`, ...
         return_attention_scores: adds outputs `image_attention_scores_0`, ..., `text_attention_scores_0`, ...
-        image_options, text_options: dicts of options of one tower: those below, those of `image_encoder` or `encoder`
-            alone, such as `max_length`, and `num_layers`, `dim` and `num_heads`.
-        name: name of the model; default that of the function, and a number from the second model on.
+        image_options, text_options: dicts of options of one tower: the options below, options of `image_encoder` or
+            `encoder`, such as `max_length`, and `num_layers`, `dim` and `num_heads`.
+        name: name of the model; default: the name of the function, with a number from the second model on.
         {options}
 
     Returns:
@@ -117,10 +117,10 @@ def dual_encoder(
     width = dim if checks.optional(checks.size, "projection_dim", projection_dim) is None else projection_dim
 
     image["class_token"] = token_for_pooling("image_pooling", getattr(image_pool, "kind", None), image)
-    images, seen, image = encode_images(
+    images, image_outputs, image = encode_images(
         "dual_encoder", image_size, patch_size, channels, image_sizes, image, return_attention_scores, "image_"
     )
-    image_vector = image_pool(without_registers(seen.output, image))
+    image_vector = image_pool(without_registers(image_outputs.output, image))
     if image_projection:
         image_vector = _project("image_projection", width, projection_bias, image.dtype)(image_vector)
     elif image_vector.shape[-1] != width:
@@ -129,10 +129,10 @@ def dual_encoder(
             f"width {image_vector.shape[-1]}."
         )
     scores, table = return_attention_scores, EncoderOptions
-    token_ids, read, _, text = encode(
+    token_ids, text_outputs, _, text = encode(
         "dual_encoder", vocab_size, text_sizes, text, scores=scores, table=table, prefix="text_"
     )
-    tokens = read.output
+    tokens = text_outputs.output
     if end_id is not None:
         tokens = MaskAfterEnd(end_id, dtype=text.dtype, name="text_end")([tokens, token_ids])
     text_vector = _project("text_projection", width, projection_bias, text.dtype)(text_pool(tokens))
@@ -145,21 +145,21 @@ def dual_encoder(
     outputs = {
         "logits": logits(list(vectors.values())),
         **vectors,
-        **seen.requested(return_hidden_states, return_attention_scores, "image_"),
-        **read.requested(return_hidden_states, return_attention_scores, "text_"),
+        **image_outputs.requested(return_hidden_states, return_attention_scores, "image_"),
+        **text_outputs.requested(return_hidden_states, return_attention_scores, "text_"),
     }
     return stack.make_model({"images": images, "token_ids": token_ids}, outputs, name, "dual_encoder")
 
 
 def _tower(argument, own, sizes, options, defaults):
-    """The sizes of a tower, and its options: its own, then the options of both towers, then the tower's defaults."""
+    """The sizes and the options of a tower. Its own options override those of both towers, which override defaults."""
     if own is not None and not isinstance(own, dict):
         raise ValueError(f"`{argument}` must be a dict of options; received {short_repr(own)}.")
     checks.known_names(f"an option of `{argument}`", own or {}, {**sizes, **defaults})
     heads = stack.heads_for(sizes["num_heads"], (own or {}).get("attention"))
-    found = {**sizes, "num_heads": heads, **defaults, **options, **(own or {})}
-    found = {"num_heads": None, **stack.without_replaced(found, defaults)}
-    return stack.Sizes(**{name: found.pop(name) for name in SIZES}), found
+    merged = {**sizes, "num_heads": heads, **defaults, **options, **(own or {})}
+    merged = {"num_heads": None, **stack.without_replaced(merged, defaults)}
+    return stack.Sizes(**{name: merged.pop(name) for name in SIZES}), merged
 
 
 def _project(name, width, bias, dtype):

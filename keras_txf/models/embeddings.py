@@ -189,7 +189,7 @@ def token_inputs(packed, ids_name="token_ids", prefix=""):
 
 
 def packed_inputs(packed, prefix=""):
-    """Inputs for segment ids and positions of packed rows by name, then both; none and None unless `packed`."""
+    """Inputs for segment ids and positions of packed rows by name, then both tensors or None."""
     if not packed:
         return {}, None, None
     inputs = {name: integer_input(name) for name in (f"{prefix}segment_ids", f"{prefix}positions")}

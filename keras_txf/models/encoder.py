@@ -29,22 +29,22 @@ def encoder(
 ) -> keras.Model:
     """Builds an encoder: token ids (B, T), or float vectors (B, T, F), -> hidden states (B, T, dim).
 
-    Of an option of the blocks a list or tuple holds one value for each block; the `stochastic_depth`
-    of one `Residual` is the last block's, and grows from block to block.
+    An option of the blocks may be a list or tuple with one value for each block. The `stochastic_depth` of
+    one `Residual` is the rate of the last block, and the rate grows from block to block.
 
     Args:
-        vocab_size: number of tokens; None with `input_dim`, or left out where all arguments are named.
+        vocab_size: number of tokens. With `input_dim` None, or left out if all arguments are keywords.
         num_layers: number of blocks, called `encoder_0`, `encoder_1`, ...
         dim: model width.
-        num_heads: number of query heads; None where a layer as `attention` brings its own.
-        packed: whether rows hold several sequences. The inputs are then a dict of `token_ids`,
-            `segment_ids` and `positions`, int (B, T) each; with `input_dim` of the last two beside the features.
-        token_type_ids: whether there is an input `token_type_ids`, int (B, T), beside `token_ids`, in a
-            dict. Needs `token_types`; without the input every token is of type 0.
+        num_heads: number of query heads; None with a layer as `attention`.
+        packed: whether rows hold several sequences. The inputs are then a dict of `token_ids` (with `input_dim`
+            `features`), `segment_ids` and `positions`, int (B, T) each.
+        token_type_ids: adds an input `token_type_ids`, int (B, T), in a dict with `token_ids`. Needs
+            `token_types`; without the input every token has type 0.
         return_hidden_states: adds outputs `hidden_states_0` (the embedding) to
             `hidden_states_{num_layers}` (the output).
         return_attention_scores: adds outputs `attention_scores_0`, ..., (B, N, T, T) each.
-        name: name of the model; default that of the function, and a number from the second model on.
+        name: name of the model; default: the name of the function, with a number from the second model on.
         {options}
 
     Returns:
@@ -80,29 +80,26 @@ def encode(
     table=SequenceEncoderOptions,
     prefix="",
 ):
-    """Symbolic inputs, stack.StackOutputs, the embedding and sorted options of an encoder.
+    """Wires an encoder: symbolic inputs, `StackOutputs`, the embedding of tokens or None, and `Options`.
 
-    `prefix` is of the names of the layers.
+    `prefix` begins the names of the layers.
     """
     checks.boolean("packed", packed)
     types = getattr(options.get("embedding"), "token_types", options.get("token_types"))
     if checks.boolean("token_type_ids", token_type_ids) and types is None:
-        raise ValueError("`token_type_ids` needs `token_types`, the number of kinds of tokens; received None.")
+        raise ValueError("`token_type_ids` needs `token_types`, the number of token types; received None.")
     input_dim = options.pop("input_dim", None) if table is SequenceEncoderOptions else None
-    if table is EncoderOptions:
-        checks.size("vocab_size", vocab_size)
-    else:
+    if table is SequenceEncoderOptions:
         embeddings.check_source("vocab_size", vocab_size, input_dim)
     embedding = None
     if input_dim is None:
+        checks.size("vocab_size", vocab_size)
         options = stack.sort_options(builder, EncoderBlock, options, EncoderOptions)
         inputs, ids, segment_ids, positions = embeddings.token_inputs(packed)
         types = None
         if token_type_ids:
             types = inputs["token_type_ids"] = embeddings.integer_input("token_type_ids")
-        embedding = embeddings.make_embedding(
-            checks.size("vocab_size", vocab_size), sizes.dim, options, f"{prefix}embedding"
-        )
+        embedding = embeddings.make_embedding(vocab_size, sizes.dim, options, f"{prefix}embedding")
         x = embeddings.embed(embedding, ids, options, f"{prefix}encoder", positions, types)
     else:
         embeddings.check_vector_options(options, EncoderOptions)

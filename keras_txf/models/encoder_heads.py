@@ -1,4 +1,4 @@
-"""What stands on an encoder: classifiers of sequences, tokens and spans, and the masked language model."""
+"""Builders with an encoder and a head: classifiers of sequences, tokens and spans, the masked language model."""
 
 from typing import Unpack
 
@@ -137,8 +137,8 @@ def span_classifier(
 ) -> keras.Model:
     """Builds a model that finds the span of an answer: token ids (B, T) -> logits of its first and its last token.
 
-    Use it to find the answer of a question in a text (SQuAD). The inputs are question and text, as
-    `txf.text.sentence_pairs` joins them. Train it with the places of both tokens, int (B,) each:
+    Use it to find the answer to a question in a text (SQuAD). The inputs are question and text, as
+    `txf.text.sentence_pairs` joins them. Train it with the positions of both tokens, int (B,) each:
     `model.compile(loss={"start_logits": loss, "end_logits": loss})` with a
     `keras.losses.SparseCategoricalCrossentropy(from_logits=True)`.
 
@@ -148,8 +148,8 @@ def span_classifier(
         {options}
 
     Returns:
-        A functional `keras.Model` that returns a dict of `start_logits` and `end_logits`, (B, T) each. At padding they
-        are -32,768, so that no span starts or ends there and the loss does not depend on the padding.
+        A functional `keras.Model` that returns a dict of `start_logits` and `end_logits`, (B, T) each. The logits of
+        padding are -32,768, so no span starts or ends there and the loss does not depend on the padding.
 
     Raises:
         ValueError: an unknown option, or two that do not go together.
@@ -188,16 +188,15 @@ def masked_language_model(
     name: str | None = None,
     **options: Unpack[MaskedLanguageModelOptions],
 ) -> keras.Model:
-    """Builds a model that guesses hidden tokens, as BERT is pretrained: token ids (B, T) -> logits (B, T, V).
+    """Builds a model that predicts masked tokens, for pretraining as in BERT: token ids (B, T) -> logits (B, T, V).
 
-    What the encoder gives goes through a Dense layer and a norm, and then the transposed embedding.
-    `txf.text.mask_tokens` makes the examples.
+    A Dense layer, a norm and the transposed embedding follow the encoder. `txf.text.mask_tokens` makes the examples.
 
     Args:
         vocab_size, num_layers, dim, num_heads, packed, token_type_ids: see `encoder`.
         return_hidden_states, return_attention_scores, name: see `encoder`.
         next_sentence: adds an output `next_sentence_logits` (B, 2): whether the second sentence follows the first in
-            the text (class 0 in BERT) or not. A Dense layer with tanh, `pooler`, makes them of the first token.
+            the text (class 0 in BERT) or not. A Dense layer with tanh, `pooler`, computes them from the first token.
         {options}
 
     Returns:

@@ -1,4 +1,4 @@
-"""`forecaster`, and its model class: functional models of float vectors with `forecast`."""
+"""`forecaster`, and the class of functional models of float vectors with `forecast`."""
 
 import contextlib
 import functools
@@ -29,12 +29,13 @@ def forecaster(
     future_features: int = 0,
     name: str | None = None,
 ) -> Any:
-    """Gives a functional model of float vectors `forecast`: its outputs are fed back as the next inputs.
+    """Adds `forecast` to a functional model of float vectors: its outputs are fed back as the next inputs.
 
-    Use it for a causal model that is trained to say the next vector at each position of a series: measurements,
+    Use it for a causal model that is trained to predict the next vector at each position of a series: measurements,
     motion, audio frames. `forecast` reads the series once, and each new vector once, with the caches of `generate`.
-    The layers that decode are those of `generative`: attention with `causal=True`, `keras.layers.LSTM` and `GRU`,
-    `Conv1D(padding="causal")`, layers of yours whose `call` takes a `cache`, and layers that treat each position alone.
+    As with `generative` the layers may be attention with `causal=True`, `keras.layers.LSTM` and `GRU`,
+    `Conv1D(padding="causal")`, your own layers whose `call` has an argument `cache`, and layers that treat each
+    position separately.
 
     Args:
         model: a functional `keras.Model` that takes float vectors (B, T, F) and returns floats (B, T, G).
@@ -42,16 +43,16 @@ def forecaster(
             next vector, (B, F). With an argument `seed`, for `keras.random`, it may draw. Default: the outputs
             themselves. A `.keras` file keeps a function of `keras.saving.register_keras_serializable`; other
             functions forecast, and `save` raises.
-        series: the name of the input that grows, where the model has several of float vectors (B, T, F). The others,
-            such as a `context`, go into the argument `inputs` of `forecast`.
-        future_features: how many features of a vector, the last ones, are known ahead, such as the hour of the day.
-            `forecast` takes them as `future`, and `feedback` returns the F - `future_features` others. A vector tells
-            the model what is known of the vector's own time. To tell the model what is known of the next vector, put
-            those features into the vector before it, in training and in `future`.
-        name: of the new model; default that of `model`.
+        series: the name of the input that grows, in a model with several inputs of float vectors (B, T, F). The
+            argument `inputs` of `forecast` takes the other inputs, such as a `context`.
+        future_features: number of features at the end of a vector that are known ahead, such as the hour of the day.
+            `forecast` takes them as `future`, and `feedback` returns the other F - `future_features`. The known
+            features of a vector belong to its own time step. For the known features of the next step, store them in the
+            vector before it, in training and in `future`.
+        name: name of the new model; default the name of `model`.
 
     Returns:
-        A functional `keras.Model` of the same inputs, outputs and layers, with `forecast`.
+        A functional `keras.Model` with the same inputs, outputs and layers, and `forecast`.
 
     Raises:
         ValueError: a layer that mixes positions and does not decode, such as `keras.layers.Bidirectional`, by its name;
@@ -93,23 +94,24 @@ def forecaster(
     checks.integer_between("future_features", future_features, 0, width - 1)
     _try_feedback(feedback, width - future_features, output.shape[-1])
     with keras.RematScope(mode=None):
-        found = Forecaster(model.input, model.output, name=name or model.name)
-    found.tokens, found.feedback, found.future_features = series, feedback, future_features
-    decoding_models(found)  # raises ValueError for what cannot be derived
-    return found
+        forecasting = Forecaster(model.input, model.output, name=name or model.name)
+    forecasting.tokens, forecasting.feedback, forecasting.future_features = series, feedback, future_features
+    decoding_models(forecasting)  # raises ValueError if decoding cannot be derived
+    return forecasting
 
 
 def _series_of(model, series) -> Any:
     """The name of the input that grows."""
-    found = series_inputs(model)
+    names = series_inputs(model)
     if series is not None:
-        return checks.one_of("series", series, found)
-    if len(found) != 1:
+        return checks.one_of("series", series, names)
+    if len(names) != 1:
         raise ValueError(
             "`model` must have one input of float vectors (batch, length, features), or `series` must name it; "
-            f"received the inputs {short_repr(sorted(inputs_by_name(model)))}, of which {short_repr(found)} are."
+            f"received the inputs {short_repr(sorted(inputs_by_name(model)))}, with {short_repr(names)} of float "
+            "vectors."
         )
-    return found[0]
+    return names[0]
 
 
 def _try_feedback(feedback, width, outputs):
@@ -117,8 +119,8 @@ def _try_feedback(feedback, width, outputs):
     if feedback is None:
         if outputs != width:
             raise ValueError(
-                f"`feedback` must make the next {width} features of the series out of the model's {outputs} outputs: "
-                "only as many outputs can be fed back as they are; received None."
+                f"`feedback` must compute the next {width} features of the series from the model's {outputs} outputs; "
+                "received None, which needs as many outputs as features."
             )
         return
     checks.hashable("feedback", feedback)
@@ -133,7 +135,7 @@ def _try_feedback(feedback, width, outputs):
         inspect.signature(feedback).bind(outputs, **({"seed": seed} if tried.draws else {}))
     except (TypeError, ValueError) as error:
         raise ValueError(
-            "`feedback` must be a function of the outputs, and maybe of `seed`, of no other arguments; received "
+            "`feedback` must be a function of the outputs and optionally `seed`, without other arguments; received "
             f"{short_repr(feedback)}: {in_one_line(error)}."
         ) from None
     tried(outputs, seed)
@@ -200,7 +202,7 @@ class Forecaster(CheckedModel):
         )
         if each > 1 and not feedback.draws:
             raise ValueError(
-                "`num_return_sequences` must be 1 where `feedback` takes no `seed`: all forecasts of a series would be "
+                "`num_return_sequences` must be 1 if `feedback` has no `seed`, because all forecasts of a series are "
                 f"equal; received {each}."
             )
         future = future_values(future, (len(rows), steps, known), rows[0].dtype)
@@ -209,14 +211,14 @@ class Forecaster(CheckedModel):
         self._check_length(max(map(len, rows)), steps)
         engine = engine_of(self, lambda: RollOutEngine(self.tokens, None))
         build_models = functools.partial(decoding_models, self)
-        found = engine.forecast(build_models, rows, future, steps, feedback, each, seed, inputs, stream)
+        forecasts = engine.forecast(build_models, rows, future, steps, feedback, each, seed, inputs, stream)
         shape = (len(rows),) if num_return_sequences is None else (len(rows), each)
         if stream:
-            return (values.reshape(*shape, *values.shape[1:]) for values in found)
-        return found.reshape(*shape, *found.shape[1:])
+            return (values.reshape(*shape, *values.shape[1:]) for values in forecasts)
+        return forecasts.reshape(*shape, *forecasts.shape[1:])
 
     def _check_length(self, length, steps):
-        """Raises ValueError for more vectors than the model has positions."""
+        """Raises ValueError if the model has too few positions."""
         most = min(filter(None, (getattr(layer, "max_length", None) for layer in flatten_layers(self))), default=None)
         if most is not None and length + steps - 1 > most:
             raise ValueError(
@@ -226,10 +228,10 @@ class Forecaster(CheckedModel):
         check_switch(switch_length_of(self), length, length, steps)
 
     def get_config(self):
-        own = {}
+        config = {**super().get_config(), "future_features": self.future_features}
         if self.feedback is not None:
-            own["feedback"] = _saved(self.feedback)
-        return {**super().get_config(), **own, "future_features": self.future_features}
+            config["feedback"] = _saved(self.feedback)
+        return config
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
@@ -242,7 +244,7 @@ class Forecaster(CheckedModel):
 
 
 def _saved(feedback):
-    """The configuration of a function, if a file can be read with it."""
+    """The configuration of a function; raises ValueError if the function cannot be loaded from it."""
     config = again = None
     with contextlib.suppress(TypeError, ValueError, AttributeError):
         if getattr(feedback, "__name__", None) != "<lambda>":
@@ -250,7 +252,7 @@ def _saved(feedback):
             again = keras.saving.deserialize_keras_object(config)
     if again is not feedback and (inspect.isroutine(feedback) or type(again) is not type(feedback)):
         raise ValueError(
-            "`feedback` must be a function that `keras.saving.register_keras_serializable` knows, for the model to "
-            f"be saved; received {short_repr(feedback)}."
+            "`feedback` must be registered by `keras.saving.register_keras_serializable` to save the model; received "
+            f"{short_repr(feedback)}."
         )
     return config

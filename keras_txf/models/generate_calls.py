@@ -33,9 +33,9 @@ Call = typing.TypeVar("Call", bound=typing.Callable)
 
 
 def knows_options(call: Call) -> Call:
-    """Decorates a method of a model: a name that is no argument of it is refused, with what the caller may mean.
+    """Decorates a method of a model: an unknown argument raises an error that suggests a known name.
 
-    Arguments that the caller does not give have the model's own defaults.
+    Missing arguments have the model's own defaults.
     """
     signature = inspect.signature(call)
     known = [*signature.parameters][1:]
@@ -43,8 +43,9 @@ def knows_options(call: Call) -> Call:
     @functools.wraps(call)
     def checked(self, *args, **options):
         check_options(f"an option of `{call.__name__}`", options, known)
-        given = signature.bind_partial(None, *args, **options).arguments
-        return call(self, **with_defaults(self, {name: given[name] for name in known if name in given}, known))
+        arguments = signature.bind_partial(None, *args, **options).arguments
+        options = {name: arguments[name] for name in known if name in arguments}
+        return call(self, **with_defaults(self, options, known))
 
     return checked
 
@@ -75,12 +76,12 @@ def run_generate(
     state=None,
     return_state=False,
 ):
-    """Runs `generate` of any model; `prefixes` are the ids that the result has before the new ones, for each prompt."""
+    """Runs `generate` of any model; `prefixes` are the ids before the new ids in the result, for each prompt."""
     kind, draft_tokens = cache_kind(cache), checks.size("draft_tokens", draft_tokens)
     engine = _engine(model, tokens, kind)
     if state is not None:
         check_state(state).check(engine, len(prompts))
-        prompts = [own + prompt for own, prompt in zip(state.ids, prompts)]
+        prompts = [earlier + prompt for earlier, prompt in zip(state.ids, prompts)]
     limits = new_token_limits(list(map(len, prompts)), max_new_tokens, max_length, tokens.max_length)
     longest = max(map(len, prompts))
     check_switch(switch_length_of(model), longest if state is None else min(map(len, state.ids)), longest, max(limits))
@@ -119,24 +120,24 @@ def run_generate(
 
 
 def _assistant(assistant, tokens, inputs, lengths, limits):
-    """The decoder of an assistant, which reads prompts of these lengths and at most so many new tokens of each."""
+    """The decoder of an assistant for prompts of these lengths, with a limit of new tokens for each."""
     check_decodable(assistant, "assistant")
-    own = token_input(assistant, target_name(assistant))
-    needed = set(inputs_by_name(assistant)) - {own.name}
-    if own.vocab_size != tokens.vocab_size or not needed <= set(inputs):
+    drafted = token_input(assistant, target_name(assistant))
+    needed = set(inputs_by_name(assistant)) - {drafted.name}
+    if drafted.vocab_size != tokens.vocab_size or not needed <= set(inputs):
         raise ValueError(
-            f"`assistant` must read the model's inputs, {short_repr(sorted(inputs))} beside the ids, and have its "
+            f"`assistant` must read the ids and the model's inputs {short_repr(sorted(inputs))}, and have its "
             f"vocabulary of {tokens.vocab_size}; received a model that reads {short_repr(sorted(needed))}, with a "
-            f"vocabulary of {own.vocab_size}."
+            f"vocabulary of {drafted.vocab_size}."
         )
     total = max(length + limit for length, limit in zip(lengths, limits))
-    if own.max_length is not None and total > own.max_length:
+    if drafted.max_length is not None and total > drafted.max_length:
         raise ValueError(
             f"`assistant` must have positions for {total} tokens of a prompt and its answer; received a model with "
-            f"max_length={own.max_length}."
+            f"max_length={drafted.max_length}."
         )
     check_switch(switch_length_of(assistant), max(lengths), max(lengths), max(limits))
-    return _engine(assistant, own).decoder(functools.partial(decoding_models, assistant))
+    return _engine(assistant, drafted).decoder(functools.partial(decoding_models, assistant))
 
 
 def make_function(
@@ -157,7 +158,7 @@ def make_function(
     limited = any(bound is not None for bound in (model_length, max_length, switch_length))
     if limited and longest_prompt is None:
         raise ValueError(
-            "A `longest_prompt` (the tokenizer's `length`) must be given where tokens are limited; received None, the "
+            "`longest_prompt` (the tokenizer's `length`) must be given if tokens are limited; received None, the "
             f"model's max_length={model_length} and max_length={max_length}."
         )
     lengths = [1, checks.optional(checks.positive_integer, "longest_prompt", longest_prompt) or 1]
@@ -178,23 +179,23 @@ def make_function(
 
 
 def switch_length_of(model):
-    """The fewest tokens beyond which a position layer of the model has other frequencies for all tokens, or None."""
+    """The shortest length beyond which a position layer of the model changes its frequencies, or None."""
     return min(filter(None, (getattr(layer, "switch_length", None) for layer in flatten_layers(model))), default=None)
 
 
 def _engine_options(model, tokens, sampler, processors, num_return_sequences, stop_ids, stop_sequences):
-    """Sampler, processors, sequences for each prompt and stops, checked, as the engine takes them."""
+    """The checked arguments of the engine: sampler, processors, sequences for each prompt, stops."""
     sampler = get_sampler(sampler, tokens.vocab_size)
     processors = check_processors(processors, tokens.vocab_size)
     stops = stop_lists(stop_ids, stop_sequences, tokens.vocab_size)
     is_stop = tokens.pad_id in itertools.chain(*stops)
-    if tokens.pad_id is not None and not is_stop and not is_loaded(model):  # the losses never made it a target
+    if tokens.pad_id is not None and not is_stop and not is_loaded(model):  # padding is never a target of the losses
         processors = (*processors, without_padding(tokens.pad_id))
     return sampler, processors, check_sequences(sampler, num_return_sequences), stops
 
 
 def other_inputs(model, ids_name, inputs):
-    """The model's inputs beside the token ids, as arrays by their names."""
+    """The model's inputs other than the token ids, as arrays by their names."""
     if inputs is not None and not isinstance(inputs, dict):
         raise ValueError(
             f"`inputs` must be a dict of arrays by the names of the model's inputs; received {short_repr(inputs)}."
@@ -205,7 +206,7 @@ def other_inputs(model, ids_name, inputs):
     if not needed - optional <= set(inputs) <= needed:
         also = f", and maybe {short_repr(sorted(optional))}" if optional else ""
         raise ValueError(
-            f"`inputs` must be the model's inputs beside {short_repr(ids_name)}, "
+            f"`inputs` must be the model's inputs other than {short_repr(ids_name)}, "
             f"{short_repr(sorted(needed - optional))}{also}; received {short_repr(sorted(map(str, inputs)))}. "
             f"The first argument is the prompt, {ids_name!s}."
         )
@@ -213,13 +214,13 @@ def other_inputs(model, ids_name, inputs):
         vectors = name.removesuffix("_mask")
         inputs[vectors] = checks.dense_tensor(vectors, inputs[vectors])
         if inputs.get(name) is None:
-            own = mask_of(inputs[vectors])
-            inputs[name] = ops.ones(ops.shape(inputs[vectors])[:2], "bool") if own is None else own
+            mask = mask_of(inputs[vectors])
+            inputs[name] = ops.ones(ops.shape(inputs[vectors])[:2], "bool") if mask is None else mask
     for name, value in inputs.items():
         if mask_of(value) is not None and f"{name}_mask" not in needed:
             raise ValueError(
-                f"`inputs` must have no Keras mask: `generate` would lose that of {name!s}. Give the model an input "
-                f"{name!s}_mask."
+                f"`inputs` must have no Keras mask: `generate` would lose the mask of {name!s}. Add an input "
+                f"{name!s}_mask to the model."
             )
     inputs = model.check_inputs(inputs)
     for name, tensor in inputs_by_name(model).items():
@@ -229,7 +230,7 @@ def other_inputs(model, ids_name, inputs):
 
 
 def check_rows(inputs, number):
-    """Refuses other inputs of another number of rows than prompts."""
+    """Raises ValueError if another input does not have one row for each prompt."""
     for name, value in inputs.items():
         if len(value) != number:
             raise ValueError(
@@ -249,7 +250,7 @@ def _start_layer(model):
 
 
 def start_id_of(model):
-    """The token that every target of an encoder-decoder begins with, unless the caller gives another."""
+    """The default start token of an encoder-decoder's targets."""
     layer = _start_layer(model)
     return 1 if layer is None else layer.start_id
 
@@ -259,15 +260,12 @@ _ENGINES = weakref.WeakKeyDictionary()
 
 def _engine(model, tokens, kind=Cache):
     start = _start_layer(model)
-    # Rows of a declared start have no padding before it: a start of several tokens is real, `pad_id` too.
+    # With a declared start token no padding precedes it: all tokens of a start are real, also `pad_id`.
     return engine_of(model, lambda: Engine(tokens.name, tokens.pad_id if start is None else None), kind)
 
 
 def engine_of(model, make, kind=Cache):
-    """The model's engine for its active adapters and a kind of cache; a new one when the variables are new.
-
-    They are new after `quantize`.
-    """
+    """The model's engine for its active adapters and a cache class; `quantize` makes new variables and a new engine."""
     variables, engines = _ENGINES.get(model, ([], {}))
     if len(variables) != len(model.variables) or any(a is not b for a, b in zip(variables, model.variables)):
         engines = {}

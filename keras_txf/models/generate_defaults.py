@@ -1,4 +1,4 @@
-"""Defaults of `generate` that belong to one model, such as those of the checkpoint that it was loaded from."""
+"""Defaults of `generate` for one model, such as those of its checkpoint."""
 
 import warnings
 import weakref
@@ -12,43 +12,44 @@ _DEFAULTS = weakref.WeakKeyDictionary()
 
 
 def set_generate_defaults(model: keras.Model, defaults: Callable[[dict], dict]) -> None:
-    """Gives a model defaults of its own.
+    """Sets the defaults of a model's `generate`.
 
     Args:
         model: a model with `generate`.
-        defaults: function of the options that the caller gives, a dict, which returns them with the defaults added.
+        defaults: function of the caller's options, a dict, that returns the options and the defaults.
     """
     _DEFAULTS[model] = defaults
 
 
 def share_generate_defaults(model, other):
-    """Gives another model of the same weights the defaults of a model."""
+    """Sets the defaults of a model for another model with the same weights."""
     if model in _DEFAULTS:
         _DEFAULTS[other] = _DEFAULTS[model]
 
 
 def is_loaded(model):
-    """Whether a model came from a checkpoint, or has defaults of its own: it may then choose its padding."""
+    """Whether a model comes from a checkpoint or has its own defaults. It may then generate padding tokens."""
     return model in _DEFAULTS or getattr(model, "checkpoint", None) is not None
 
 
 def default_stop_strings(model):
-    """The model's own stop strings, or None."""
+    """The stop strings among a model's defaults, or None."""
     return _DEFAULTS[model]({}).get("stop_strings") if model in _DEFAULTS else None
 
 
-def with_defaults(model, given, known):
-    """Returns the options of a call with the model's defaults, those in `known`; an option of None counts as none.
+def with_defaults(model, options, known):
+    """Returns the options of a call with the model's defaults, limited to the names in `known`.
 
-    Stop strings need a tokenizer: a warning says where the model has some and the call has none.
+    An option that is None has the model's default. Stop strings need a tokenizer: without a tokenizer a warning names
+    the model's stop strings.
     """
     if model not in _DEFAULTS:
-        return given
-    found = _DEFAULTS[model]({name: value for name, value in given.items() if value is not None})
-    if given.get("stop_strings") is None and given.get("tokenizer") is None and found.pop("stop_strings", ()):
+        return options
+    completed = _DEFAULTS[model]({name: value for name, value in options.items() if value is not None})
+    if options.get("stop_strings") is None and options.get("tokenizer") is None and completed.pop("stop_strings", ()):
         warnings.warn(
-            f"The model's stop strings, {short_repr(default_stop_strings(model))}, end no answer of this call, which "
-            "has no tokenizer: pass tokenizer=, or generate by a task; stop_strings=() says that none is meant.",
+            f"The model's stop strings, {short_repr(default_stop_strings(model))}, do not end answers of this call "
+            "without a tokenizer: pass tokenizer=, or generate by a task. stop_strings=() turns them off.",
             stacklevel=3,  # the caller of `generate`
         )
-    return {name: value for name, value in {**given, **found}.items() if name in known}
+    return {name: value for name, value in {**options, **completed}.items() if name in known}

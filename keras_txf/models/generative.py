@@ -1,4 +1,4 @@
-"""`generative`, and the model classes: functional Keras models with `generate`."""
+"""`generative`, and the classes of functional Keras models with `generate`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,43 +20,43 @@ from keras_txf.models.seq2seq_model import Seq2Seq
 
 
 def generative(model: keras.Model, name: str | None = None, tokens: str | None = None) -> Any:
-    """Gives a functional model `generate`: greedy, samplers, beams, streams, scores, all from its own graph.
+    """Adds `generate` to a functional model: greedy search, samplers, beams, streams and scores.
 
-    Use it for whatever is wired by hand: blocks that attend to different depths of an encoder, layers of your own
-    between blocks, two encoders, image features as context. Decoding is derived from the graph: attention is called
-    with a cache, what does not depend on the new tokens is computed once, and all other layers are called as they are.
-    `forecaster` does it for models of float vectors whose outputs are fed back.
+    Use it for models that you wire yourself: blocks that attend to different depths of an encoder, your own layers
+    between blocks, two encoders, image features as context. Decoding is derived from the graph of the model. Attention
+    is called with a cache, tensors that do not depend on the new tokens are computed once, and all other layers are
+    called unchanged. `forecaster` is for models of float vectors whose outputs are fed back.
 
     A prefix of float vectors, such as the features of an image or a soft prompt, is concatenated before the embedded
     tokens along axis 1, by `keras.layers.Concatenate` or `keras.ops.concatenate`. The length of the prefix must be
-    known, and the prefix has no mask. The logits may keep the columns of the prefix, or lose them by `x[:, n:]`.
+    known, and the prefix has no mask. The logits may keep the columns of the prefix, or drop them by `x[:, n:]`.
 
     Args:
         model: a functional `keras.Model` that takes token ids, int (B, T), and returns logits (B, T, V), alone or in a
-            dict as "logits". The ids are its only integer input of that shape, or the one named `target_ids` or
-            `token_ids`. What mixes positions must look back alone: attention of this package with `causal=True`,
-            `DecoderBlock`, `CrossAttention`; of Keras `LSTM`, `GRU`, `SimpleRNN`, `RNN`, `Conv1D(padding="causal")`,
-            `MultiHeadAttention` and `GroupQueryAttention` with `use_causal_mask=True`; or a layer of yours whose `call`
-            takes a `cache`, see `txf.layers.Cache`. Each other layer must treat the positions of a sequence alone.
-        name: of the new model; default that of `model`.
-        tokens: the input of the ids, where it has another name than those and the model has several inputs of ids: its
-            key in the dict that the model takes, or its name.
+            dict as "logits". The ids are its only integer input of that shape, or the input named `target_ids` or
+            `token_ids`. Layers that mix positions must read only earlier positions. Of this package: attention with
+            `causal=True`, `DecoderBlock`, `CrossAttention`. Of Keras: `LSTM`, `GRU`, `SimpleRNN`, `RNN`,
+            `Conv1D(padding="causal")`, `MultiHeadAttention` and `GroupQueryAttention` with `use_causal_mask=True`. Or
+            your own layer whose `call` has an argument `cache`, see `txf.layers.Cache`. All other layers must treat
+            each position of a sequence separately.
+        name: name of the new model; default the name of `model`.
+        tokens: the key or the name of the input of the ids, in a model with several inputs of ids and other names.
 
     Returns:
-        A functional `keras.Model` of the same inputs, outputs and layers. With the inputs `source_ids` and
-        `target_ids` alone its `generate` is that of `encoder_decoder`. Otherwise the first argument of `generate` is
-        the prompt, and every other input, `source_ids` too, goes into its argument `inputs`.
+        A functional `keras.Model` with the same inputs, outputs and layers. If its only inputs are `source_ids` and
+        `target_ids`, its `generate` has the arguments of `encoder_decoder`'s. Otherwise the first argument of
+        `generate` is the prompt, and its argument `inputs` takes all other inputs, `source_ids` too.
 
     Raises:
-        ValueError: a layer that mixes positions and is no attention that decodes, by its name; no such attention; no
-            input of ids.
+        ValueError: a layer that mixes positions and cannot decode, by its name; no layer that decodes; no input of
+            ids.
 
     Example:
 
     >>> ids = keras.Input((None,), dtype="int32", name="token_ids")
     >>> x = txf.layers.PositionalEmbedding(100, 32)(ids)
     >>> x = txf.layers.DecoderBlock(num_heads=4)(x)
-    >>> x = keras.layers.Dense(32, activation="tanh")(x)  # a layer of one's own between blocks
+    >>> x = keras.layers.Dense(32, activation="tanh")(x)  # a layer between blocks
     >>> x = txf.layers.DecoderBlock(num_heads=4)(x)
     >>> model = txf.models.generative(keras.Model(ids, keras.layers.Dense(100)(x)))
     >>> model.generate([[5, 6, 7]], max_new_tokens=4).shape
@@ -75,10 +75,10 @@ def generative(model: keras.Model, name: str | None = None, tokens: str | None =
             )
     is_seq2seq = tokens in (None, "target_ids") and set(names) == {"source_ids", "target_ids"}
     with keras.RematScope(mode=None):
-        found = (Seq2Seq if is_seq2seq else Generator)(model.input, model.output, name=name or model.name)
-    found.tokens = tokens
-    decoding_models(found)  # raises ValueError for what cannot be derived
-    return found
+        generator = (Seq2Seq if is_seq2seq else Generator)(model.input, model.output, name=name or model.name)
+    generator.tokens = tokens
+    decoding_models(generator)  # raises ValueError if decoding cannot be derived
+    return generator
 
 
 @register
@@ -113,70 +113,69 @@ class Generator(CheckedModel):
     ) -> Any:
         """Continues each prompt.
 
-        A model from `txf.checkpoints.load` has other defaults, those of its `generation_config.json`.
+        A model from `txf.checkpoints.load` has the defaults of its `generation_config.json` instead.
 
-        The model's padding is never chosen, because the losses never made it a target, unless a stop holds it or
-        `processors` leave no other token. A model from `txf.checkpoints.load` may choose it, as in transformers. Later
-        tokens see it as they see every other one.
+        The model's padding token is never generated, because it is never a target of the losses. Exceptions: it is one
+        of the stops, or `processors` leave no other token. A model from `txf.checkpoints.load` may generate it, as in
+        transformers. Later tokens attend to it as to any other token.
 
         Args:
             prompt_ids: token ids: lists of unequal lengths, a ragged tensor, or an array (B, T) padded on
-                either side. The model's padding is left out wherever it stands; with pad_id=None nothing is padding.
-                None: the start token alone.
-            max_new_tokens: at most this many tokens are appended to each prompt; default 64, where
-                `max_length` is not given either, or fewer where the model has no positions for 64. The memory for all
-                of them is taken at the beginning.
-            sampler: "greedy", "sampling", "beam", "contrastive"; or with options of its own
+                either side. The model's padding token is removed at all positions; with pad_id=None nothing is removed.
+                None: only the start token.
+            max_new_tokens: the most tokens that are appended to each prompt. Default without `max_length`: 64, or fewer
+                if the model has no positions for 64. Memory for all of them is allocated at the beginning.
+            sampler: "greedy", "sampling", "beam", "contrastive"; with options
                 `txf.generation.Sampling(...)`, `Beam(...)`, `Contrastive(...)`; or a function of logits,
                 float32 (B, V), and a seed for `keras.random`, made of `keras.ops`, that returns ids (B,).
-            stop_ids: a token id or several; a row ends with the first that it produces. The model's padding among them
-                may be chosen.
-            seed: the same seed gives the same tokens. Default: another one each time.
-            max_length: at most so many tokens in a prompt and what follows it.
-            stop_sequences: sequences of ids; a row ends when it has produced one.
-            processors: what is done to the logits before a token is chosen, in this order: such as
+            stop_ids: a token id or several; a row ends with the first of them that it generates. The padding token may
+                be generated if it is one of them.
+            seed: the same seed gives the same tokens. Default: another seed for each call.
+            max_length: the most tokens in a prompt and its continuation.
+            stop_sequences: sequences of ids; a row ends after it has generated one of them.
+            processors: functions that change the logits before a token is selected, in this order: such as
                 `txf.generation.RepetitionPenalty(1.2)`, or functions of logits (R, V) and a
-                `txf.generation.History` that return logits. If they forbid every token of a row, its ids mean nothing
-                and its score is -inf. A loop is compiled for each function, a sampler too: pass
-                the same one again, not a new `lambda` for each call. A process keeps the 32 loops that were used last,
-                and TensorFlow compiles 128 by XLA, which it never frees: those beyond run slower, as its graph.
-            num_return_sequences: how many sequences for each prompt: draws of a sampler, or the best beams.
-                With it the result has an axis more, after the batch's.
-            start_id: a token that is put before each prompt, or a list of several. The model ignores its own padding.
+                `txf.generation.History` that return logits. If they forbid all tokens of a row, its ids have no meaning
+                and its score is -inf. A loop is compiled for each function and each sampler: pass the same function
+                again, not a new `lambda` for each call. A process keeps the 32 loops that were used last. TensorFlow
+                compiles at most 128 loops by XLA, since it never frees them; later loops run slower, as graphs.
+            num_return_sequences: number of sequences for each prompt: draws of a sampler, or the best beams.
+                The result then has one more axis, after the batch axis.
+            start_id: a token before each prompt, or a list of several tokens. The model ignores its own padding.
             padded: False returns lists of ids without padding.
-            return_scores: return a `txf.generation.Scored`: also the log-probabilities of the new tokens,
-                and the score of each sequence, their sum, or the beam's.
-            stream: return an iterator that yields the tokens of all rows as they come, int32 (B,), and -1
+            return_scores: return a `txf.generation.Scored`: also the log-probabilities of the new tokens, and the
+                score of each sequence (the sum of them, or the score of the beam).
+            stream: return an iterator that yields the new tokens of all rows, int32 (B,), one step at a time, with -1
                 for a row that has ended.
             inputs: the other inputs of the model, such as a `context`, in a dict: arrays with one row for each prompt.
-            stop_strings: a string or several; a row ends with the first token after which the text of its new tokens
-                holds one. The ids keep the string and the rest of its last token, as in transformers. The text is read
-                every 8 steps, outside of the compiled loop. Not for beams.
+            stop_strings: a string or several; a row ends with the token that completes one of them in the text of the
+                new tokens. The ids keep the string and the rest of its last token, as in transformers. The text is read
+                every 8 steps, outside the compiled loop. Not for beams.
             tokenizer: for `stop_strings`: an object with `detokenize`, or a function of a list of ids that returns a
                 text.
-            top_logprobs: with `return_scores`, how many of the likeliest tokens to return for each new token, and their
-                log-probabilities: a `txf.generation.ScoredWithTop`. A loop is compiled for each number.
-            assistant: a smaller model that generates, of the same vocabulary and inputs. It drafts tokens, and the
-                model reads all of them in one step: greedy answers are those without an assistant, draws have the
-                model's distribution ([Leviathan et al. 2023](https://arxiv.org/abs/2211.17192)). Answers come sooner if
-                the assistant is much smaller, and often right; best for few rows, which wait for each other. For the
-                samplers "greedy" and "sampling".
-            draft_tokens: how many tokens the assistant drafts at a time.
-            cache: how keys and values are kept: None, as the model computes them; "int8", a quarter of the memory of
+            top_logprobs: with `return_scores`, the number of most likely tokens to return for each new token, with
+                their log-probabilities: a `txf.generation.ScoredWithTop`. A loop is compiled for each number.
+            assistant: a smaller model with `generate`, the same vocabulary and the same inputs. It drafts tokens, and
+                the model reads all of them in one step. Greedy answers do not change, and draws have the
+                model's distribution ([Leviathan et al. 2023](https://arxiv.org/abs/2211.17192)). Generation is faster
+                if the assistant is much smaller and often right. Best for few rows, since rows wait for each other. For
+                the samplers "greedy" and "sampling".
+            draft_tokens: number of tokens that the assistant drafts at a time.
+            cache: how keys and values are stored: None, as the model computes them; "int8", a quarter of the memory of
                 float32, see `txf.layers.Int8Cache`; or a subclass of `txf.layers.Cache` such as
                 `txf.layers.SinkCache.of_size(sinks=4, window=252)`.
-            state: the `state` of an earlier result: the prompts continue its sequences, and only they are read. The
-                answers are those to all of the tokens, and so are the limits and the `processors`. A prompt may be
-                empty. The model's other inputs are those of the first call.
+            state: the `state` of an earlier result. The prompts continue its sequences, and the model reads only the
+                prompts. Answers, limits and `processors` refer to all tokens. A prompt may be empty. The model's other
+                inputs are those of the first call.
             return_state: return a `txf.generation.WithState`: also a `state` for the next call, such as the next
                 turn of a chat. Not for beams, "contrastive", streams and `stop_strings`.
 
         Returns:
-            NumPy int32 (B, longest): prompts and what follows them, padded on the right.
+            NumPy int32 (B, longest): prompts and their continuations, padded on the right.
 
         Raises:
-            ValueError: no prompt or an empty one, ids outside the vocabulary, more tokens than the
-                model has positions, options that do not go together, a weight that is NaN or infinite (but not of a
+            ValueError: no prompt or an empty prompt, ids outside the vocabulary, more tokens than the
+                model has positions, options that do not go together, a weight that is NaN or infinite (except in a
                 stream).
 
         Example:
@@ -197,14 +196,14 @@ class Generator(CheckedModel):
         if state is None:
             inputs = other_inputs(self, tokens.name, inputs)
         elif inputs is not None:
-            raise ValueError("`inputs` does not go with `state`, which keeps those of the first call.")
+            raise ValueError("`inputs` does not go with `state`, which keeps the inputs of the first call.")
         else:
             inputs = {}
         if prompt_ids is None and state is not None:
             prompts = [[] for _ in check_state(state).ids]
         elif prompt_ids is None:
             if start_id is None:
-                raise ValueError("`prompt_ids` may be left out only where `start_id` is given; received neither.")
+                raise ValueError("`prompt_ids` or `start_id` must be given; received neither.")
             prompts = [[] for _ in next(iter(inputs.values()), [[]])]
         else:
             prompts = prompt_lists("prompt_ids", prompt_ids, tokens.pad_id, tokens.vocab_size)
@@ -235,19 +234,19 @@ class Generator(CheckedModel):
     ) -> Callable:
         """`generate` as a function of tensors, for a TensorFlow graph in which batch and lengths are unknown.
 
-        `txf.text.export` is made of it. Sequences and scores are those of `generate`.
+        `txf.text.export` uses it. Sequences and scores are the same as from `generate`.
 
         Args:
-            longest_prompt: the most tokens of a prompt. Needed where the model has a `max_length`, or this call.
-            jit_compile: whether XLA compiles the loop: for each size of batch and each 32 tokens of prompt more.
-                Draws of functions of yours are those of `generate` only then.
+            longest_prompt: the most tokens of a prompt. Required if the model or this call has a `max_length`.
+            jit_compile: whether XLA compiles the loop, once for each batch size and each bucket of 32 tokens of the
+                prompt length. Draws of your own functions equal those of `generate` only with True.
             others: see `generate`.
 
         Returns:
             A function of `ids`, int32 (B, P), padded on the left, P at least 1; `lengths`, int32 (B,), of the prompts;
-            `seed`, int (2,); and `inputs`, the model's other inputs, in a dict. It returns for the R rows, the
-            sequences of each prompt side by side, their new tokens, int32 (R, N), -1 after the end, log-probabilities
-            (R, N), and scores (R,).
+            `seed`, int (2,); and `inputs`, the model's other inputs, in a dict. It returns the new tokens of the R
+            rows, int32 (R, N), with -1 after the end; log-probabilities (R, N); and scores (R,). The sequences of one
+            prompt are consecutive rows.
 
         Raises:
             ValueError: see `generate`.
@@ -278,12 +277,12 @@ class Generator(CheckedModel):
 
 @register
 class ContextDecoder(Generator):
-    """A decoder whose context brings a mask. Its logits carry the mask of the target ids, if any."""
+    """A decoder with a context that may have a Keras mask. Its logits have the mask of the target ids, if any."""
 
     supports_masking = True
 
     def __call__(self, inputs, *args, **kwargs):
-        # Keras refuses arrays beside tensors, and a context is a tensor where ids are an array.
+        # Keras does not accept arrays together with tensors, such as ids in an array and a context as a tensor.
         def convert(x):
             return ops.convert_to_tensor(x) if isinstance(x, np.ndarray) else x
 

@@ -91,7 +91,7 @@ class Logits:
             )
 
     def __call__(self, hidden, embedding, vocab_size, dtype, block=None):
-        """(B, T, D) -> (B, T, V); `block` is that of `apply_head`."""
+        """(B, T, D) -> (B, T, V); `block` as in `apply_head`."""
         hidden = apply_head(hidden, self.head, hidden.shape[-1], dtype, block)
         if self.tie_embeddings:
             if hidden.shape[-1] != embedding.dim:

@@ -1,4 +1,4 @@
-"""recurrent_encoder_decoder: the model before the Transformer, with the same inputs, outputs and `generate`."""
+"""recurrent_encoder_decoder: the predecessor of the Transformer, with the same inputs, outputs and `generate`."""
 
 from typing import Any
 
@@ -32,9 +32,9 @@ def recurrent_encoder_decoder(
 ) -> Seq2Seq:
     """Builds a recurrent encoder-decoder: source and target ids -> logits (B, T, V), with `generate`.
 
-    The baseline for `encoder_decoder`: it takes the same inputs, losses, metrics, teacher forcing, pipelines and
-    options of `generate`. Encoder and decoder are LSTMs or GRUs of Keras. The decoder begins with the encoder's last
-    states.
+    Use it as a baseline for `encoder_decoder`, with the same inputs, losses, metrics, teacher forcing, pipelines and
+    options of `generate`. Encoder and decoder are LSTMs or GRUs of Keras. The last states of the encoder are the first
+    states of the decoder.
 
     Inputs are a dict of `source_ids`, int (B, S), and `target_ids`, int (B, T), the answer that starts with its start
     token.
@@ -45,23 +45,24 @@ def recurrent_encoder_decoder(
         num_layers: number of recurrent layers of the encoder, and of the decoder.
         dim: width of embeddings, layers and states.
         cell: "lstm" or "gru".
-        attention: how the decoder looks at the source, see `RecurrentDecoder`: None (Sutskever et al. 2014), "additive"
-            (Bahdanau et al. 2015) or "multiplicative" (Luong et al. 2015). On TensorFlow XLA cannot compile the
-            gradient of "additive", so `compile(jit_compile=True)` does not go with it; Keras' default does.
+        attention: the decoder's attention to the source, see `RecurrentDecoder`: None (Sutskever et al. 2014),
+            "additive" (Bahdanau et al. 2015) or "multiplicative" (Luong et al. 2015). On TensorFlow XLA cannot compile
+            the gradient of "additive", so do not pass `compile(jit_compile=True)`; Keras' default works.
         bidirectional: whether the encoder also reads from the end; each direction is then dim / 2 wide.
-        share_embeddings: whether source and target have one embedding. Default: if the vocabularies are of one size.
-        tie_embeddings: whether the logits use the transposed embedding or a layer of their own.
-        dropout: rate on the inputs of each layer, and on what the logits are made of.
-        pad_id: the token of padding, wherever it stands.
+        share_embeddings: whether source and target have one embedding. Default: True if both vocabularies have the same
+            size.
+        tie_embeddings: whether the logits use the transposed embedding, or a separate layer.
+        dropout: dropout rate of the inputs of each layer, and of the input of the logits.
+        pad_id: the padding token, at any position.
         return_attention_scores: adds an output `decoder_cross_attention_scores_0`, (B, 1, T, S). Needs `attention`.
         dtype: dtype or policy of all layers.
-        name: name of the model; default that of the function, and a number from the second model on.
+        name: name of the model; default: the name of the function, with a number from the second model on.
 
     Returns:
         A functional `keras.Model` with `generate`. With an output on request it returns a dict with `logits`.
 
     Raises:
-        ValueError: an option that is not known, or two that do not go together.
+        ValueError: an unknown option, or two options that do not go together.
 
     Reference:
         [Sequence to Sequence Learning with Neural Networks](https://arxiv.org/abs/1409.3215);
@@ -87,11 +88,10 @@ def recurrent_encoder_decoder(
     decoder = RecurrentDecoder(dim, num_layers, cell, attention, dropout, dtype=dtype, name="decoder")
     if return_attention_scores and attention is None:
         raise ValueError("`return_attention_scores` needs `attention`; received attention=None.")
-    make_logits = Logits(tie_embeddings)
-    make_logits.check({})
+    make_logits = Logits(checks.boolean("tie_embeddings", tie_embeddings))
 
     def embedding(vocab_size, name):
-        initializer = keras.initializers.RandomNormal(stddev=dim**-0.5)  # with which the baselines were measured
+        initializer = keras.initializers.RandomNormal(stddev=dim**-0.5)  # the initializer of the measured baselines
         return PositionalEmbedding(
             vocab_size, dim, None, pad_id=pad_id, embeddings_initializer=initializer, dtype=dtype, name=name
         )
@@ -100,9 +100,10 @@ def recurrent_encoder_decoder(
     target_embedding = source_embedding if share_embeddings else embedding(target_vocab_size, "target_embedding")
     source_ids, target_ids = embeddings.integer_input("source_ids"), embeddings.integer_input("target_ids")
     context, states = _encode(source_embedding(source_ids), num_layers, dim, cell, bidirectional, dropout, dtype)
-    memory = {} if attention is None else {"context": context}
-    call = {"return_attention_scores": True} if return_attention_scores else {}
-    hidden = decoder(target_embedding(target_ids), states, **memory, **call)
+    call = {} if attention is None else {"context": context}
+    if return_attention_scores:
+        call["return_attention_scores"] = True
+    hidden = decoder(target_embedding(target_ids), states, **call)
     extra = {}
     if return_attention_scores:
         hidden, extra["decoder_cross_attention_scores_0"] = hidden
@@ -117,7 +118,7 @@ def _encode(x, num_layers, dim, cell, bidirectional, dropout, dtype):
     """Embedded tokens (B, S, D) -> the last layer's outputs (B, S, D), and the last states of all layers, (B, U)."""
     states = []
     for index in range(num_layers):
-        # An initializer for each layer: one gives the same numbers again.
+        # Each layer needs its own initializer: the same instance would give the same values again.
         options = {
             "return_sequences": True,
             "return_state": True,
@@ -126,17 +127,17 @@ def _encode(x, num_layers, dim, cell, bidirectional, dropout, dtype):
         }
         x = Dropout(dropout, dtype=dtype, name=f"encoder_{index}_dropout")(x)
         if not bidirectional:
-            x, *own = LAYERS[cell](dim, **options, name=f"encoder_{index}")(x)
+            x, *layer_states = LAYERS[cell](dim, **options, name=f"encoder_{index}")(x)
         else:
             half = LAYERS[cell](dim // 2, **options, name=f"encoder_{index}")
             both = keras.layers.Bidirectional(half, dtype=dtype, name=f"encoder_{index}")
             for direction in (both.forward_layer, both.backward_layer):
                 direction.build(x.shape)  # before `both`, as from a file: the paths of the weights depend on the order
-            x, *both = both(x)
-            pairs = zip(both[: len(both) // 2], both[len(both) // 2 :])
-            own = [
+            x, *halves = both(x)
+            pairs = zip(halves[: len(halves) // 2], halves[len(halves) // 2 :])
+            layer_states = [
                 keras.layers.Concatenate(dtype=dtype, name=f"encoder_{index}_state_{number}")(list(pair))
                 for number, pair in enumerate(pairs)
             ]
-        states += own
+        states += layer_states
     return x, keras.layers.Concatenate(dtype=dtype, name="first_states")(states) if len(states) > 1 else states[0]

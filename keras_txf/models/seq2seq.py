@@ -41,33 +41,34 @@ def encoder_decoder(
     Inputs are a dict of `source_ids`, int (B, S), and `target_ids`, int (B, T), the answer that
     starts with its start token. `encoder_decoder(37000, 37000, 6, 512, 8)` is the paper's base model.
 
-    Of an option of the blocks a list or tuple holds one value for each block; the `stochastic_depth`
-    of one `Residual` is the last block's, and grows from block to block.
+    An option of the blocks may be a list or tuple with one value for each block. The `stochastic_depth` of
+    one `Residual` is the rate of the last block, and the rate grows from block to block.
 
     Args:
-        source_vocab_size: number of source tokens; None with `input_dim`, or left out where all arguments are named.
+        source_vocab_size: number of source tokens. With `input_dim` None, or left out if all arguments are keywords.
         target_vocab_size: number V of target tokens.
-        num_layers: number of blocks of the encoder, and of the decoder unless it has its own.
+        num_layers: number of blocks of the encoder, and of the decoder without `num_decoder_layers`.
         dim: model width.
-        num_heads: number of query heads; None where a layer as `attention` brings its own.
+        num_heads: number of query heads; None with a layer as `attention`.
         num_decoder_layers: number of blocks of the decoder; default `num_layers`.
-        share_embeddings: whether source and target have one embedding, as in the paper. Default:
-            if the vocabularies are of one size. "tokens": the tokens alone, each side has its own positions (BART).
-        start_id: the token that every target begins with: `generate` begins with it, and it is no padding even
-            where it is `pad_id`, as for T5. Default: `generate` is told, or else takes 1.
+        share_embeddings: whether source and target have one embedding, as in the paper. Default: True if both
+            vocabularies have the same size. "tokens": they share the tokens, and each side has its own positions
+            (BART).
+        start_id: the first token of every target, also of `generate`. As the first token it is not padding, even
+            if it equals `pad_id`, as in T5. Default: the `start_id` of `generate`, or 1.
         packed: adds inputs `source_segment_ids`, `source_positions`, `target_segment_ids` and
             `target_positions`, for rows that hold several sequences.
         return_hidden_states: adds outputs `encoder_hidden_states_0`, ..., `decoder_hidden_states_0`, ...
         return_attention_scores: adds outputs `encoder_attention_scores_0`, ...,
             `decoder_attention_scores_0`, ... and `decoder_cross_attention_scores_0`, ...
-        encoder_options, decoder_options: dicts of options that differ between the two; `num_heads` may be one of them,
-            and so may `dim` and `embedding`, with share_embeddings=False.
-        input_dim: width F of float vectors in place of source tokens, such as audio frames. The input `source_ids` is
-            then replaced by `source_features`, float (B, S, F). `source_features_mask`, bool (B, S), True at real
-            vectors, may come with it, or else the Keras mask of the features counts. An `embedding` in
-            `encoder_options`, such as `AudioEmbedding`, takes the vectors to (B, S, width); `position_encoding` and
-            `max_length` are then those of the decoder.
-        name: name of the model; default that of the function, and a number from the second model on.
+        encoder_options, decoder_options: dicts of options that differ between encoder and decoder, `num_heads`
+            included. With share_embeddings=False also `dim` and `embedding`.
+        input_dim: width F of float vectors instead of source tokens, such as audio frames. `source_features`, float
+            (B, S, F), then replaces the input `source_ids`. `source_features_mask`, bool (B, S), True at real
+            vectors, is optional; without it the Keras mask of the features applies. An `embedding` in
+            `encoder_options`, such as `AudioEmbedding`, takes the vectors to (B, S, width). `position_encoding` and
+            `max_length` then apply to the decoder.
+        name: name of the model; default: the name of the function, with a number from the second model on.
         {options}
 
     Returns:
@@ -110,6 +111,7 @@ def encoder_decoder(
 
 
 def requested_of_both(encoded, decoded, hidden_states, attention_scores):
+    """The requested outputs of encoder and decoder by name."""
     return {
         **encoded.requested(hidden_states, attention_scores, "encoder_"),
         **decoded.requested(hidden_states, attention_scores, "decoder_"),
@@ -131,14 +133,14 @@ def encode_and_decode(
     input_dim=None,
     target_of=None,
 ):
-    """Symbolic inputs, the source ids, the `stack.StackOutputs` of each side, the logits.
+    """Wires both sides: symbolic inputs, the source ids, the `StackOutputs` of each side, the logits.
 
     Args:
         vocab_sizes: the numbers of source and of target tokens.
-        sizes: the `stack.Sizes` of both sides, unless their own options have others.
+        sizes: the `stack.Sizes` of both sides; the options of a side may override them.
         own_options: the caller's `encoder_options` and `decoder_options`.
-        target_of: function of the symbolic source ids that returns those of the target, where the decoder has no input
-            of its own; the source is then called `token_ids`.
+        target_of: function of the symbolic source ids that returns the target ids, for a decoder without its own
+            input; the name of the source is then `token_ids`.
         others: see `encoder_decoder`.
     """
     source_vocab_size, target_vocab_size = vocab_sizes
@@ -164,8 +166,8 @@ def encode_and_decode(
     for option in (*embeddings.EMBEDDING_OPTIONS, "embedding") if share_embeddings else ():
         if option in (encoder_options or {}) or option in (decoder_options or {}):
             raise ValueError(
-                f"`{option}` of one side alone does not go with `share_embeddings`, which gives both sides "
-                "one embedding. Pass it for both, or share_embeddings=False."
+                f"`{option}` of one side does not go with `share_embeddings`, which gives both sides "
+                "one embedding. Pass it for both sides, or share_embeddings=False."
             )
     shared = options.get("attention")
     if any(isinstance(layer, keras.layers.Layer) for layer in stack.each_value(shared)):
@@ -173,7 +175,7 @@ def encode_and_decode(
             "`attention` must be given for one side, in `encoder_options` or `decoder_options`: only an encoder "
             f"attends to later tokens; received {short_repr(shared)} for both."
         )
-    # A layer as `attention` brings heads of its own; the decoder needs `num_heads` unless its cross-attention does too.
+    # A layer as `attention` has its own heads. The decoder needs `num_heads` unless its cross-attention is a layer too.
     encoder_heads = stack.heads_for(num_heads, (encoder_options or {}).get("attention"))
     of_encoder = {name: value for name, value in options.items() if name != "cross_attention"}
     encoder_options = {"num_heads": encoder_heads, "dim": sizes.dim, **_for_side(of_encoder, encoder_options)}
@@ -184,15 +186,15 @@ def encode_and_decode(
     encoder_dim, decoder_dim = (checks.size("dim", one.pop("dim")) for one in (encoder_options, decoder_options))
     if share_embeddings and encoder_dim != decoder_dim:
         raise ValueError(
-            f"`share_embeddings` does not go with another `dim` of one side; received {encoder_dim} for the encoder, "
+            f"`share_embeddings` needs the same `dim` on both sides; received {encoder_dim} for the encoder and "
             f"{decoder_dim} for the decoder."
         )
     encodings = [stack.resolve_encoding(one) for one in (encoder_options, decoder_options)]
     if share_embeddings and encodings[0] != encodings[1]:
         raise ValueError(
-            "`position` of the two sides asks for different encodings, but `share_embeddings` gives both one "
-            f"embedding: position_encoding={short_repr(encodings[0])} for the encoder, {short_repr(encodings[1])} for "
-            "the decoder. Pass `position_encoding` for both, or share_embeddings=False."
+            "`share_embeddings` needs the same `position_encoding` on both sides, whose default depends on `position`; "
+            f"received {short_repr(encodings[0])} for the encoder and {short_repr(encodings[1])} for the decoder. Pass "
+            "`position_encoding` for both sides, or share_embeddings=False."
         )
     of_embedding = embeddings.EMBEDDING_OPTIONS if input_dim is None else embeddings.FEATURE_OPTIONS
     sorted_options = stack.sort_options(builder, EncoderBlock, encoder_options, DecoderOptions, of_embedding)
@@ -234,7 +236,10 @@ def encode_and_decode(
 
 
 def _for_side(options, own):
-    """The options of one side: its own in place of those of both. An embedding of its own has its own options."""
+    """The options of one side: its own options override those of both sides.
+
+    An `embedding` among its own options also replaces the common options of the embedding.
+    """
     own = own or {}
     replaced = embeddings.EMBEDDING_OPTIONS if own.get("embedding") is not None else ()
     return {**{name: value for name, value in options.items() if name not in replaced}, **own}

@@ -1,4 +1,4 @@
-"""What stands on an encoder-decoder beside the next token: classes of a text, and the span of an answer in it."""
+"""encoder_decoder_classifier: an encoder-decoder with a head for the class of a text or the span of an answer."""
 
 from typing import Any, Unpack
 
@@ -37,22 +37,22 @@ def encoder_decoder_classifier(
     name: str | None = None,
     **options: Unpack[EncoderDecoderClassifierOptions],
 ) -> keras.Model:
-    """Builds a classifier on an encoder-decoder, as BART's and T5's: token ids (B, T) -> logits (B, num_classes).
+    """Builds a classifier with an encoder-decoder, as for BART and T5: token ids (B, T) -> logits (B, num_classes).
 
-    Use it for checkpoints of these classifiers; a new model is cheaper as an `encoder_classifier`, which has no
-    decoder. Encoder and decoder read the same text. The decoder reads it one place later, behind a start token, and its
-    state at the last end token stands for the text. Rows are padded on the right.
+    Use it for checkpoints of such classifiers. For a new model an `encoder_classifier` without a decoder is cheaper.
+    Encoder and decoder read the same text. The decoder reads a start token first, and then the text. Its state at the
+    last end token represents the text. Rows are padded on the right.
 
     Args:
         vocab_size: number of tokens.
         num_classes: number of logits; None with `spans`.
         num_layers, dim, num_heads, num_decoder_layers: see `encoder_decoder`.
-        spans: whether the model finds the span of an answer in the text, as `span_classifier` does: it then returns a
+        spans: whether the model finds the span of an answer in the text, as `span_classifier` does. It then returns a
             dict of `start_logits` and `end_logits`, (B, T) each.
         share_embeddings: see `encoder_decoder`.
-        start_id: the token that the decoder reads first. Default: the last token of the text (mBART).
-        end_id: the token whose last place in the text is classified. Default: the last token of the text, whatever it
-            is; so it is in a text without an end token.
+        start_id: the first token of the decoder. Default: the last token of the text (mBART).
+        end_id: the end token; the head reads the state at its last position in the text. By default, and in a text
+            without an end token, the head reads the state at the last token of the text.
         return_hidden_states, return_attention_scores, encoder_options, decoder_options, name: see `encoder_decoder`.
         {options}
 
@@ -82,7 +82,7 @@ def encoder_decoder_classifier(
     pad_id = getattr(options.get("embedding"), "pad_id", options.get("pad_id", 0))
     for argument, own in (("encoder_options", encoder_options), ("decoder_options", decoder_options)):
         if isinstance(own, dict) and own.get("pad_id", pad_id) != pad_id:
-            raise ValueError(f"`{argument}` must have no `pad_id` of its own: both sides read the same text.")
+            raise ValueError(f"`{argument}` must have no other `pad_id`: both sides read the same text.")
     shift = ShiftRight(start_id, pad_id, dtype=options.get("dtype"), name="shift_right")
     inputs, ids, encoded, decoded, _ = encode_and_decode(
         "encoder_decoder_classifier",

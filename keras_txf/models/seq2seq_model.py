@@ -49,21 +49,21 @@ class Seq2Seq(CheckedModel):
     ) -> Any:
         """Answers each source.
 
-        A model from `txf.checkpoints.load` has other defaults, those of its `generation_config.json`.
+        A model from `txf.checkpoints.load` has the defaults of its `generation_config.json` instead.
 
         Args:
             source_ids: token ids: lists of unequal lengths, a ragged tensor, or an array (B, S) padded on
-                either side. None where the source is float vectors.
-            max_new_tokens: at most this many tokens are generated for each source; default 64, where
-                `max_length` is not given either, or fewer where the model has no positions for 64.
-            start_id: the token that every target begins with in training, such as the `start` of the targets'
-                tokenizer; default the model's, or else 1. Several tokens, in a list, are what every answer begins with,
-                such as Whisper's tokens of the language and the task.
-            max_length: at most so many tokens in an answer, those of `start_id` included.
+                either side. None if the source is float vectors.
+            max_new_tokens: the most tokens that are generated for each source. Default without `max_length`: 64, or
+                fewer if the model has no positions for 64.
+            start_id: the first token of every target in training, such as the `start` of the targets' tokenizer;
+                default the model's `start_id`, or else 1. Or a list of the first tokens of every answer, such as
+                Whisper's tokens of the language and the task.
+            max_length: the most tokens in an answer, including those of `start_id`.
             sampler, stop_ids, seed, stop_sequences, processors, num_return_sequences, padded, return_scores,
             stream, stop_strings, tokenizer, top_logprobs, assistant, draft_tokens, cache: see `Generator.generate`.
-            inputs: the source in a dict where it is float vectors: `source_features`, (B, S, F), and
-                `source_features_mask`, bool (B, S), which may be left out.
+            inputs: a dict with a source of float vectors, `source_features`, (B, S, F), and optionally
+                `source_features_mask`, bool (B, S).
 
         Returns:
             NumPy int32 (B, longest): the answers without `start_id`, padded on the right.
@@ -77,9 +77,9 @@ class Seq2Seq(CheckedModel):
         start_ids = self._start_ids(start_id, target.vocab_size)
         if source_ids is None or "source_ids" not in inputs_by_name(self):
             if source_ids is not None or "source_ids" in inputs_by_name(self):
-                wanted = short_repr(sorted(set(inputs_by_name(self)) - {target.name}))
+                expected = short_repr(sorted(set(inputs_by_name(self)) - {target.name}))
                 raise ValueError(
-                    f"`source_ids` must be given where the model reads tokens, `inputs` where not: it reads {wanted}."
+                    f"`source_ids` must be given if the model reads tokens, else `inputs`: the model reads {expected}."
                 )
             inputs = other_inputs(self, target.name, inputs)
             if not all(len(value) for value in inputs.values()):
@@ -91,7 +91,7 @@ class Seq2Seq(CheckedModel):
                 )
         else:
             if inputs is not None:
-                raise ValueError("`inputs` does not go with `source_ids`, which is all that the model reads.")
+                raise ValueError("`inputs` does not go with `source_ids`, the only other input of the model.")
             inputs = {"source_ids": self._padded_sources(source_ids)}
         rows = len(next(iter(inputs.values())))
         return run_generate(
@@ -101,11 +101,11 @@ class Seq2Seq(CheckedModel):
         )  # fmt: skip
 
     def _start_ids(self, start_id, vocab_size):
-        """The tokens that an answer begins with, as a list."""
+        """The list of the first tokens of an answer."""
         return start_list(start_id_of(self) if start_id is None else start_id, vocab_size)
 
     def _padded_sources(self, source_ids):
-        """Source ids (B, S), padded on the right to a length for which many sources share a compiled loop."""
+        """Source ids (B, S), padded on the right to the length of a bucket, so that fewer loops are compiled."""
         source = token_input(self, "source_ids")
         sources = prompt_lists("source_ids", source_ids, source.pad_id, source.vocab_size)
         width = max(1, *map(len, sources))
@@ -134,9 +134,9 @@ class Seq2Seq(CheckedModel):
             others: see `generate`, and `Generator.make_generate_function`.
 
         Returns:
-            A function of `source_ids`, int32 (B, S), padded, S at least 1, and `seed`, int (2,), that returns what that
-            of `Generator.make_generate_function` does. Where the source is float vectors, it takes their dict instead
-            of the ids.
+            A function of `source_ids`, int32 (B, S), padded, S at least 1, and `seed`, int (2,). Its results are those
+            of the function of `Generator.make_generate_function`. For a source of float vectors it takes their dict
+            instead of the ids.
 
         Raises:
             ValueError: see `generate`.

@@ -118,7 +118,7 @@ def each_value(value):
 
 @dataclasses.dataclass
 class StackOutputs:
-    """The blocks of a stack, and its symbolic tensors: the output, and those of each block."""
+    """The blocks of a stack, its symbolic output, and the symbolic outputs of each block."""
 
     blocks: list
     output: object

@@ -1,4 +1,4 @@
-"""The Vision Transformer: an encoder of images, and the classifier on top of it."""
+"""The Vision Transformer: an encoder of images, and a classifier of images."""
 
 from typing import Unpack
 
@@ -14,7 +14,7 @@ from keras_txf.models import stack
 from keras_txf.models.embeddings import float_input
 from keras_txf.models.option_tables import ImageOptions
 
-# Embedding options of these builders, by the name they have there -> their name on PatchEmbedding.
+# Embedding options: name in these builders -> name in PatchEmbedding.
 EMBEDDING_OPTIONS = {
     "position_encoding": "position_encoding",
     "class_token": "class_token",
@@ -25,7 +25,7 @@ EMBEDDING_OPTIONS = {
     "drop_remainder": "drop_remainder",
     "embeddings_initializer": "embeddings_initializer",
 }
-OF_CLASS_TOKEN = ("first", "others", "first_and_others")  # poolings that tell the class token from the patches
+OF_CLASS_TOKEN = ("first", "others", "first_and_others")  # poolings that need a class token
 
 
 @shows_options
@@ -43,28 +43,28 @@ def image_encoder(
 ) -> keras.Model:
     """Builds a Vision Transformer: images (B, height, width, channels) -> hidden states (B, T, dim).
 
-    T is the number of patches, row by row from the top left, and one more for the class token, which
-    stands first, and for each of the other tokens before the patches. With the defaults it is the
-    paper's model: pre-norm, GELU, a class token, learned positions, dropout 0.1. The paper is silent on
-    the norms' epsilon (1e-5 here; released checkpoints have 1e-6 or 1e-12).
+    T is the number of tokens: the class token, the other tokens before the patches, and the patches, row by
+    row from the top left. With the defaults the model is the paper's: pre-norm, GELU, a class token, learned
+    positions, dropout 0.1. The paper does not give the epsilon of the norms (1e-5 here; released checkpoints
+    have 1e-6 or 1e-12).
 
-    Images are floats of about unit size; integers from 0 to 255 are not scaled here.
+    Images are floats of about unit size. The model does not scale integers from 0 to 255.
 
-    Of an option of the blocks a list or tuple holds one value for each block; the `stochastic_depth`
-    of one `Residual` is the last block's, and grows from block to block.
+    An option of the blocks may be a list or tuple with one value for each block. The `stochastic_depth` of
+    one `Residual` is the rate of the last block, and the rate grows from block to block.
 
     Args:
         image_size: height and width of the images in pixels, a pair or one number for both. None
-            takes every size that the patches divide, with another `position_encoding` than "learned".
+            accepts every size that the patches divide; not with `position_encoding="learned"`.
         patch_size: height and width of a patch in pixels, a pair or one number for both.
         num_layers: number of blocks, called `encoder_0`, `encoder_1`, ...
         dim: model width.
-        num_heads: number of query heads; None where a layer as `attention` brings its own.
-        channels: number of numbers in a pixel.
+        num_heads: number of query heads; None with a layer as `attention`.
+        channels: number of channels of the images.
         return_hidden_states: adds outputs `hidden_states_0` (the embedding) to
             `hidden_states_{num_layers}` (the output).
         return_attention_scores: adds outputs `attention_scores_0`, ..., (B, N, T, T) each.
-        name: name of the model; default that of the function, and a number from the second model on.
+        name: name of the model; default: the name of the function, with a number from the second model on.
         {options}
 
     Returns:
@@ -72,7 +72,7 @@ def image_encoder(
         the hidden states.
 
     Raises:
-        ValueError: an unknown option, or two that do not go together, a size that the patches do not
+        ValueError: an unknown option, two options that do not go together, a size that the patches do not
             divide.
 
     Reference:
@@ -127,27 +127,27 @@ def image_classifier(
 ) -> keras.Model:
     """Builds a classifier of images: (B, height, width, channels) -> logits (B, num_classes).
 
-    For images of another size than it was trained on, build it again with
-    `interpolate_positions=True` and the size of the training, and give it the same weights.
+    For images of other sizes than in training, build the model again with `interpolate_positions=True` and
+    the `image_size` of the training, and set the same weights.
 
     Args:
         image_size, patch_size, num_layers, dim, num_heads, channels: see `image_encoder`.
         return_hidden_states, return_attention_scores, name: see `image_encoder`.
         num_classes: number of logits.
-        pooling: how the patches become one vector: the `kind` of `Pooling`. "first" is the class
-            token, the paper's, "others" the mean of the patches, "first_and_others" both. With any other there is no
+        pooling: how the tokens become one vector, a `kind` of `Pooling`. "first" is the class token, as in the
+            paper, "others" the mean of the patches, "first_and_others" both. With another kind the model has no
             class token, unless `class_token=True`; it is then pooled with the patches.
         pooling_norm: whether a norm follows the pooling (BEiT).
-        distillation_head: whether the distillation token has a projection to logits of its own; the model's logits are
-            then the mean of both (DeiT).
+        distillation_head: whether the distillation token has its own projection to logits. The model's logits are
+            then the mean of both projections (DeiT).
         {options}
 
     Returns:
         A functional `keras.Model`. With an output on request it returns a dict with `logits`.
 
     Raises:
-        ValueError: as `image_encoder`; a pooling that takes the class token with class_token=False; a distillation
-            head without distillation token.
+        ValueError: as `image_encoder`; a pooling that needs the class token with class_token=False; a distillation
+            head without a distillation token.
 
     Reference:
         [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929); its head for fine-tuning,
@@ -168,7 +168,7 @@ def image_classifier(
     checks.one_of("pooling", pooling, POOLINGS)
     options["class_token"] = token_for_pooling("pooling", pooling, options)
     if checks.boolean("distillation_head", distillation_head) and not options["distillation_token"]:
-        raise ValueError("distillation_head=True needs distillation_token=True, the token that it judges.")
+        raise ValueError("distillation_head=True needs distillation_token=True, the input of the head.")
     sizes = stack.Sizes(num_layers, dim, num_heads)
     images, result, options = encode_images(
         "image_classifier", image_size, patch_size, channels, sizes, options, return_attention_scores
@@ -186,19 +186,23 @@ def image_classifier(
 
 
 def token_for_pooling(argument, pooling, options):
-    """Whether there is a class token: where the pooling takes one, unless the options say. Refuses one without it."""
+    """The option `class_token` for a pooling; "auto" is True if the pooling or a distillation token needs it.
+
+    Raises:
+        ValueError: class_token=False for a pooling that needs the class token.
+    """
     needed = pooling in OF_CLASS_TOKEN
-    found = _class_token(options, needed or options["distillation_token"])
-    if needed and found is False:
+    class_token = _class_token(options, needed or options["distillation_token"])
+    if needed and class_token is False:
         raise ValueError(
-            f"{argument}='{pooling}' takes the class token, and does not go with class_token=False: it would judge "
-            f"the image by its first patch. Pass another `{argument}`, such as 'mean'."
+            f"{argument}='{pooling}' needs the class token, and does not go with class_token=False: it would read "
+            f"the first patch instead. Pass another `{argument}`, such as 'mean'."
         )
-    return found
+    return class_token
 
 
 def without_registers(x, options):
-    """The tokens that a pooling reads: all but the registers."""
+    """The tokens for a pooling: all except the registers."""
     number = options.embedding["register_tokens"]
     if not number:
         return x
@@ -208,5 +212,6 @@ def without_registers(x, options):
 
 
 def _class_token(options, default):
-    given = options["class_token"]
-    return default if isinstance(given, str) and given == "auto" else given
+    """The option `class_token`; "auto" is the default."""
+    value = options["class_token"]
+    return default if isinstance(value, str) and value == "auto" else value

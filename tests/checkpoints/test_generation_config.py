@@ -148,7 +148,7 @@ def test_stop_strings_end_the_answers_of_calls_with_a_tokenizer(models, tmp_path
     model, letters = give(models["llama"], tmp_path, stop_strings=["b"], max_new_tokens=4), "bbbbbbbbbbbb".__getitem__
     assert len(model.generate([[5]], tokenizer=lambda ids: "".join(map(letters, ids)))[0]) == 2
     assert len(model.generate([[5]], stop_strings=())[0]) == 5
-    with pytest.warns(UserWarning, match=r"^The model's stop strings, \('b',\), end no answer") as found:
+    with pytest.warns(UserWarning, match=r"^The model's stop strings, \('b',\), do not end answers") as found:
         assert len(model.generate([[5]])[0]) == 5 and callable(model.make_generate_function(longest_prompt=2))
     assert [warning.filename for warning in found] == [__file__] * 2
 

@@ -120,7 +120,7 @@ def both_ways(x):
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({"outputs": 2}, "`feedback` must make the next 3 .* 2 outputs"),
+        ({"outputs": 2}, "`feedback` must compute the next 3 .* 2 outputs"),
         ({"outputs": 2, "feedback": lambda outputs: outputs}, r"\(batch, 3\); received shape \(3, 2\)"),
         ({"feedback": lambda outputs, more: outputs}, "`feedback` .* no other arguments"),
         ({"feedback": L.Dense(3)}, "`feedback` .* without weights"),

@@ -312,7 +312,7 @@ def test_prompts_and_answers_fit_the_positions_of_the_model():
     for prompts, arguments, message in (
         ([[1] * 9], {}, "max_length=9 positions; received 9 prompt tokens"),
         ([[1] * 10], {"max_new_tokens": 2}, "max_length=9 positions; received 10 prompt tokens"),
-        (None, {}, "`prompt_ids` may be left out only where `start_id` is given"),
+        (None, {}, "`prompt_ids` or `start_id` must be given"),
         (None, {"start_id": 11}, "`start_id` must be a token id"),
         (None, {"start_id": [2, 11]}, "`start_id` must be a token id"),
     ):

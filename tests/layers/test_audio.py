@@ -152,5 +152,5 @@ def embedded_by(embedding, **options):
     (lambda: model().generate(inputs={"source_features": X}, start_id=[1, 99]), ["`start_id`", "99"]),
     (lambda: model().generate(inputs={"source_features": X}, start_id=[]), ["`start_id`", "[]"]),
 ])  # fmt: skip
-def test_bad_input_is_refused(make, words):
+def test_wrong_input_raises_value_error(make, words):
     refused(make, words)

@@ -15,7 +15,7 @@ X, CONTEXT = normal(2, 5, 12), normal(2, 3, 7, seed=2)
 
 
 @pytest.mark.parametrize("placement", ["pre", "sandwich"])
-def test_a_parallel_residual_has_all_sublayers_read_the_same(placement):
+def test_sublayers_of_a_parallel_residual_read_the_input_of_the_block(placement):
     options = dict(norm_placement=placement, residual=txf.layers.Residual("parallel", layer_scale=0.1))
     block = built(txf.layers.DecoderBlock(3, cross_attention=True, **options), X, CONTEXT)
     expected = X.astype("float64")
@@ -41,7 +41,7 @@ def test_one_norm_before_parallel_sublayers():
     assert_same(block(X, CONTEXT), expected, 1e-5)
 
 
-def test_a_norm_of_what_sublayers_add():
+def test_a_norm_of_the_outputs_of_sublayers():
     residual = txf.layers.Residual(scale=0.5)
     block = built(txf.layers.EncoderBlock(3, norm_placement="res_post", norm="rms", residual=residual), X)
     x = X.astype("float64")
@@ -55,7 +55,7 @@ def test_a_norm_of_what_sublayers_add():
 
 
 @pytest.mark.parametrize("gated", [False, True])
-def test_the_last_bias_of_the_feed_forward_is_its_own(gated):
+def test_output_bias_of_the_feed_forward_is_independent(gated):
     layer = built(txf.layers.FeedForward(48, "tanh", gated, use_bias=False, output_bias=True), X)
     names = {weight.path.removeprefix(f"{layer.name}/") for weight in layer.weights}
     assert names == {"intermediate/kernel", "output/kernel", "output/bias", *(["gate/kernel"] if gated else [])}
@@ -64,7 +64,7 @@ def test_the_last_bias_of_the_feed_forward_is_its_own(gated):
     assert_same(layer(X), wide @ array(layer.output_dense.kernel) + array(layer.output_dense.bias), 1e-5)
 
 
-def test_layer_scale_begins_as_its_number_and_is_learned():
+def test_layer_scale_has_its_initial_value_and_is_learned():
     block = txf.layers.EncoderBlock(
         3, norm_placement="pre", dropout=0.0, residual=txf.layers.Residual(layer_scale=1e-3)
     )
@@ -134,7 +134,7 @@ def attention(layer, inputs, context, mask):
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
-def test_attention_is_that_of_numpy(name):
+def test_attention_equals_numpy(name):
     layer = built(txf.layers.MultiHeadSelfAttention(**ATTENTIONS[name]), X)
     distance = np.arange(5)[:, None] - np.arange(5)
     seen = (np.abs(distance) < (layer.window or 5)) & ((distance >= 0) | (not layer.causal))
@@ -146,7 +146,7 @@ def test_attention_is_that_of_numpy(name):
 
 
 @pytest.mark.parametrize("name", [name for name, x in ATTENTIONS.items() if "position" not in x])
-def test_cross_attention_is_that_of_numpy(name):
+def test_cross_attention_equals_numpy(name):
     layer = txf.layers.CrossAttention(**ATTENTIONS[name])
     context = X[:, ::-1, :7] if layer.causal else CONTEXT
     mask = np.arange(context.shape[1]) < np.array([[5], [2]])
@@ -177,5 +177,5 @@ def test_a_norm_of_each_head_is_float32_and_saved(tmp_path):
     ({"residual": "parallel"}, ["residual='parallel'", "norm_placement", "'post'"]),
     ({"residual": "parallel_one_norm"}, ["residual='parallel_one_norm'", "`norm_placement` must be 'pre'", "'post'"]),
 ])  # fmt: skip
-def test_bad_options_are_refused(options, words):
+def test_wrong_options_raise_value_error(options, words):
     refused(lambda: txf.layers.EncoderBlock(3, **options), words)

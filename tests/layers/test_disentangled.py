@@ -112,7 +112,7 @@ def test_logits_are_the_sum_of_the_papers_terms(position, options):
 
 
 @pytest.mark.parametrize("max_distance, num_buckets", [(512, 512), (20, 8), (7, None), (30, 12)])
-def test_buckets_are_debertas(max_distance, num_buckets):
+def test_buckets_equal_debertas(max_distance, num_buckets):
     layer = txf.layers.DisentangledPositions(1, max_distance, num_buckets)
     layer.build()
     number, far = num_buckets or 2 * max_distance, 3 * max_distance
@@ -149,7 +149,7 @@ def test_blocks_share_the_vectors_and_files_keep_them(name, own, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_decoder_generates_what_whole_passes_choose():
+def test_generate_equals_greedy_search_without_a_cache():
     position = txf.layers.DisentangledPositions(D, **POSITIONS["version 1"])
     model = drawing.randomize(txf.models.decoder_generator(11, 2, D, N, position=position, pad_id=None))
     rows = np.array([[5, 3, 8], [7, 2, 4]])
@@ -158,7 +158,7 @@ def test_a_decoder_generates_what_whole_passes_choose():
     np.testing.assert_array_equal(model.generate(rows[:, :3], 5, stop_ids=()), rows)
 
 
-def test_dropout_hides_parts_of_the_vectors_in_training_alone():
+def test_dropout_applies_to_vectors_only_in_training():
     plain, dropped = (
         drawing.built(txf.layers.MultiHeadSelfAttention(N, position=position), X)
         for position in (txf.layers.DisentangledPositions(D, 4, dropout=rate) for rate in (0.0, 0.6))
@@ -199,11 +199,11 @@ def test_no_value_is_larger_than_the_logits(positions):
     (dict(norm=1), ["`norm`", "1"]),
     (dict(dropout=1.5), ["`dropout`", "1.5"]),
 ])  # fmt: skip
-def test_bad_options_are_refused(options, words):
+def test_wrong_options_raise_value_error(options, words):
     refused(lambda: txf.layers.DisentangledPositions(D, **options), words)
 
 
-def test_a_width_that_does_not_fit_the_projections_is_refused():
+def test_another_width_than_the_shared_projections_raises_value_error():
     position = txf.layers.DisentangledPositions(D + 1, share_projections=True)
     layer = txf.layers.MultiHeadSelfAttention(N, position=position)
     refused(lambda: layer(X), ["`position`", "share_projections=True", "12", "dim=13"])

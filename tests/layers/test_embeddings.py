@@ -51,7 +51,7 @@ def test_a_fixed_table_is_not_trained():
     drawing.assert_same(layer(IDS), weight(layer, "token")[IDS] + weight(layer, "position")[PLACES])
 
 
-def test_each_token_has_the_vector_of_its_own_type():
+def test_the_vector_of_its_type_is_added_to_each_token():
     layer, kinds = embedding(token_types=3, scale=False), np.array([[0, 1, 2, 0, 0], [2, 2, 0, 1, 2]], "int32")
     table = weight(layer, "token_type")
     expected = weight(layer, "token")[IDS] + sinusoids(PLACES, D)
@@ -61,7 +61,7 @@ def test_each_token_has_the_vector_of_its_own_type():
 
 @pytest.mark.parametrize("options", ENCODINGS)
 @pytest.mark.parametrize("scale", [False, True])
-def test_add_is_the_sum(options, scale):
+def test_combine_add_returns_the_sum(options, scale):
     layer = embedding(**options, scale=scale)
     tokens = weight(layer, "token")[IDS] * (D**0.5 if scale else 1)
     drawing.assert_same(layer(IDS), tokens + vectors(layer, PLACES, D))
@@ -71,7 +71,7 @@ def test_add_is_the_sum(options, scale):
 
 @pytest.mark.parametrize("options", ENCODINGS)
 @pytest.mark.parametrize("position_dim, width", [(None, 3), (2, 2), (5, 5)])
-def test_concat_keeps_the_two_apart(options, position_dim, width):
+def test_combine_concat_returns_tokens_then_positions(options, position_dim, width):
     layer = embedding(**options, combine="concat", position_dim=position_dim, scale=True)
     own = np.array([3, 1, 4, 1, 5])
     for places, output in ((PLACES, layer(IDS)), (np.stack([own] * 2), layer(IDS, positions=own))):
@@ -101,7 +101,7 @@ def test_reverse_is_the_transposed_table():
     assert ops.dtype(half(half(IDS), reverse=True)) == "bfloat16"
 
 
-def test_whole_ids_survive_half_precision():
+def test_integer_ids_are_exact_in_half_precision():
     """Above 256 bfloat16 has no odd numbers: an id that passed through it would be another token."""
     layer = txf.layers.PositionalEmbedding(1000, 4, position_encoding=None, dtype="mixed_bfloat16")
     ids = np.array([[257, 259, 999]])
@@ -120,14 +120,14 @@ def rows_under(policy, combine, dim):
 @pytest.mark.parametrize("policy, combine, dim", [
     ("mixed_bfloat16", "add", 64), ("mixed_bfloat16", "concat", 128), ("mixed_float16", "concat", 128),
 ])  # fmt: skip
-def test_half_precision_rounds_sinusoids_once(policy, combine, dim):
+def test_sinusoids_are_computed_in_float32_and_rounded_once(policy, combine, dim):
     """8 bits of mantissa. Computed in bfloat16 itself, 2,048 positions leave 641 distinct vectors."""
     rows = rows_under(policy, combine, dim)
     np.testing.assert_allclose(rows, rows_under("float32", combine, dim), rtol=2**-8, atol=1e-4 * (combine == "concat"))
     assert combine == "concat" or len(np.unique(rows, axis=0)) == 8192
 
 
-def test_length_over_max_length_is_refused():
+def test_input_longer_than_max_length_raises_value_error():
     layer = embedding(position_encoding=None, max_length=4)
     assert layer(IDS[:, :4]).shape == (2, 4, D)
     with pytest.raises(ValueError, match="max_length=4.*length 5"):
@@ -146,7 +146,7 @@ def test_beyond_max_length_a_compiled_function_gives_nan(position_encoding):
     assert np.isfinite(output[:, :4]).all() and np.isnan(output[:, 4]).all()
 
 
-def test_initializer_is_ones_own():
+def test_a_given_initializer_is_used():
     for initializer in ("zeros", lambda shape, dtype: 2 * ops.ones(shape, dtype), None):
         layer = txf.layers.PositionalEmbedding(50, 40, "learned", 20, embeddings_initializer=initializer)
         layer.build((None, None))
@@ -161,8 +161,8 @@ def test_initializer_is_ones_own():
     ({}, True), ({"position_encoding": "learned", "max_length": 20}, False), ({"position_encoding": None}, False),
     ({"scale": False}, False), ({"position_encoding": None, "scale": True}, True),
 ])  # fmt: skip
-def test_scale_and_deviation_go_together(options, scaled):
-    """The paper multiplies tokens by sqrt(dim) beside its sinusoids; BERT and GPT-2 start at 0.02 without a factor."""
+def test_default_initializer_depends_on_scale(options, scaled):
+    """The paper multiplies tokens by sqrt(dim), with sinusoids; BERT and GPT-2 start at 0.02 without a factor."""
     layer = txf.layers.PositionalEmbedding(50, 40, **options)
     layer.build((None, None))
     for name in ("token", "position") if "max_length" in options else ("token",):
@@ -173,7 +173,7 @@ def test_scale_and_deviation_go_together(options, scaled):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="ragged tensors are TensorFlow's")
-def test_ragged_ids_are_refused():
+def test_ragged_ids_raise_value_error():
     import tensorflow as tf
 
     model = txf.models.encoder_classifier(11, 3, 1, 8, 2)

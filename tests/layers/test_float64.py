@@ -72,7 +72,7 @@ def normed(x, gamma, epsilon):
 
 
 def turned(x):
-    """(T, N, H), each pair (i, i + H / 2) turned by its place times 10000^(-2i / H)."""
+    """Rotates each pair (i, i + H / 2) of (T, N, H) by its position times 10000^(-2i / H)."""
     half = x.shape[-1] // 2
     angles = np.arange(len(x))[:, None, None] * 10000.0 ** (-np.arange(half) / half)
     cos, sin = np.cos(angles), np.sin(angles)
@@ -84,7 +84,7 @@ def softmax(x):
     return x / x.sum(-1, keepdims=True)
 
 
-def test_a_block_is_that_of_numpy():
+def test_a_block_equals_numpy():
     x = np.random.default_rng(0).normal(size=(5, 8))
     attention = txf.layers.MultiHeadSelfAttention(
         2, causal=True, position="rotary", qk_norm="layer_per_head", norm_epsilon=1e-5, logit_soft_cap=2.0,
@@ -116,7 +116,7 @@ def test_a_block_is_that_of_numpy():
     np.testing.assert_allclose(found, x, rtol=0, atol=1e-12)
 
 
-def test_positions_and_pooling_are_those_of_numpy():
+def test_positions_and_pooling_equal_numpy():
     places, frequencies = np.arange(50)[:, None], 10000.0 ** (-2 * np.arange(3) / 6)
     waves = np.stack([np.sin(places * frequencies), np.cos(places * frequencies)], axis=-1).reshape(1, 50, 6)
     layer = txf.layers.PositionalEmbedding(None, 6, pad_id=None, dtype="float64")

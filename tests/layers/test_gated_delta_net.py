@@ -80,7 +80,7 @@ def one_by_one(query, key, value, log_decay, beta, state):
     return ops.stack(outputs, axis=1), state
 
 
-def test_gradients_are_those_of_a_loop_over_tokens(monkeypatch):
+def test_gradients_equal_those_of_a_loop_over_tokens(monkeypatch):
     monkeypatch.setattr(gated_delta_net, "CHUNK", 4)
     x, real = drawing.normal(B, 6, D), real_tokens("both", 6)
     layer = drawing.built(txf.layers.GatedDeltaNet(**SIZES), x)
@@ -145,5 +145,5 @@ def test_a_model_with_both_recurrences_generates_with_the_probabilities_of_its_f
     (dict(num_value_heads=3), ["`num_value_heads`", "num_key_heads=2", "3"]),
     (dict(conv_kernel_size=0), ["`conv_kernel_size`", "0"]), (dict(norm_epsilon=0.0), ["`norm_epsilon`", "0.0"]),
 ])  # fmt: skip
-def test_bad_options_are_refused(options, words):
+def test_wrong_options_raise_value_error(options, words):
     refused(lambda: txf.layers.GatedDeltaNet(**{**SIZES, **options}), words)

@@ -52,7 +52,7 @@ def test_each_weight_has_its_own_numbers(name):
     assert len(set(rows.values())) == len(rows), rows
 
 
-def test_the_numbers_are_drawn_by_the_initializer():
+def test_the_initializer_draws_the_weights():
     """Of the scale that it gives, not some other one."""
     initializer = keras.initializers.RandomNormal(mean=3.0, stddev=0.1, seed=1)
     layer = layers.MultiHeadSelfAttention(4, kernel_initializer=initializer)
@@ -62,7 +62,7 @@ def test_the_numbers_are_drawn_by_the_initializer():
         assert abs(values.mean() - 3) < 0.02 and abs(values.std() - 0.1) < 0.01
 
 
-def test_configurations_keep_the_initializer_as_it_was_given():
+def test_configurations_keep_the_given_initializer():
     model = BUILDERS["encoder"](**seeded())
     expected = keras.initializers.RandomNormal(seed=1).get_config()
     for name, option in (("embedding", "embeddings_initializer"), ("encoder_1", "kernel_initializer")):

@@ -37,7 +37,7 @@ def test_all_masks_together_equal_their_and(options, causal, rank):
     distance = np.subtract.outer(np.arange(T), np.arange(T))
     full = np.ones((B, options["num_heads"], T, T), "bool")
     full &= explicit[:, None] if rank == "BTT" else explicit
-    full &= MASK[:, None, None] | (causal & (distance == 0))  # lest padding see what is later
+    full &= MASK[:, None, None] | (causal & (distance == 0))  # so that padding does not attend to later tokens
     full &= segments[:, None, :, None] == segments[:, None, None]
     full &= (distance >= 0) | (not causal)
     full &= np.abs(distance) < (options["window"] or T)
@@ -73,7 +73,7 @@ def test_a_fully_masked_context_has_no_influence(options):
 @pytest.mark.slow
 @drawing.few(6)
 @given(drawing.block_options(), st.sampled_from(["encoder", "causal encoder", "decoder", "cross decoder"]))
-def test_inference_knows_no_dropout(options, kind):
+def test_inference_has_no_dropout(options, kind):
     inputs, cls = [HIDDEN], txf.layers.DecoderBlock if "decoder" in kind else txf.layers.EncoderBlock
     options |= {"causal": True} if "causal" in kind else {}
     if "cross" in kind:
@@ -109,7 +109,7 @@ def test_stochastic_depth_leaves_out_whole_sublayers_sample_by_sample():
 
 
 @pytest.mark.parametrize("attention_dropout", [0.0, 0.5])
-def test_inference_takes_the_fused_kernel(monkeypatch, attention_dropout):
+def test_inference_uses_the_fused_kernel(monkeypatch, attention_dropout):
     """Keras' own attention leaves it as soon as it has a dropout rate, even at inference."""
     taken = []
     original = kernel._fused
@@ -152,7 +152,7 @@ def test_build_makes_every_weight(cls, options):
 
 
 @pytest.mark.parametrize("position", ["rotary", "alibi", "relative"])
-def test_unsigned_positions_are_positions(position):
+def test_unsigned_positions_are_accepted(position):
     """The distance to what came before is negative, which such integers do not know."""
     layer = txf.layers.MultiHeadSelfAttention(2, position=position, causal=True)
     expected = layer(HIDDEN, positions=np.arange(T, dtype="int32"))

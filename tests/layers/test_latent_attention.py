@@ -36,7 +36,7 @@ def make(**options):
 
 
 def turned(x, position, frequencies, magnitude, interleaved):
-    """The features of one vector, each pair of which turns by position times frequency."""
+    """Rotates each pair of features of one vector by position times frequency."""
     result, half = np.array(x), len(x) // 2
     for i, frequency in enumerate(frequencies):
         a, b = (2 * i, 2 * i + 1) if interleaved else (i, i + half)
@@ -116,7 +116,7 @@ def test_equals_a_slow_loop_in_float64(name):
 
 
 @pytest.mark.parametrize("width", [2, 13])
-def test_long_sequences_in_blocks_are_the_whole(width, monkeypatch):
+def test_long_sequences_in_blocks_equal_the_whole_attention(width, monkeypatch):
     """Outputs and the gradient of the inputs, with values narrower and wider than the keys."""
     layer = make(v_head_dim=width, causal=True)
     mask = np.arange(T) < np.array([T, 4])[:, None]
@@ -149,7 +149,7 @@ def test_a_generator_has_no_absolute_positions_and_a_cache_of_small_vectors():
 
 
 @pytest.mark.slow
-def test_decoding_is_what_whole_passes_choose():
+def test_generate_equals_greedy_search_without_a_cache():
     layer = txf.layers.LatentAttention(**SIZES, **OPTIONS["yarn"])
     model = drawing.randomize(txf.models.decoder_generator(11, 2, D, attention=layer, pad_id=None))
     prompts = [[5, 3, 8, 2], [7]]
@@ -176,11 +176,11 @@ def test_cost_counts_the_products_of_values_that_are_narrower_than_keys():
     (dict(position=txf.layers.ALiBi(3)), ["`position`", "Rotary"]), (dict(scale=0.0), ["`scale`", "0.0"]),
     (dict(dropout=1.0), ["`dropout`", "1.0"]), (dict(use_bias=1), ["`use_bias`", "1"]),
 ])  # fmt: skip
-def test_bad_options_are_refused(options, words):
+def test_wrong_options_raise_value_error(options, words):
     refused(lambda: txf.layers.LatentAttention(**{**SIZES, **options}), words)
 
 
-def test_what_the_layer_cannot_read_is_refused():
+def test_wrong_arguments_raise_value_error():
     refused(lambda: txf.layers.LatentAttention(**SIZES).build((2, 5)), ["`inputs`", "(2, 5)"])
     layer = txf.layers.LatentAttention(**SIZES)
     refused(lambda: txf.layers.DecoderBlock(attention=layer), ["`attention`", "causal=False"])

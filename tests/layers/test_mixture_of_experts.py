@@ -84,7 +84,7 @@ def test_equals_a_slow_loop_in_float64(options):
     drawing.assert_same(layer(X), slow(layer, X), 1e-5)
 
 
-def test_the_loss_is_that_of_a_slow_count():
+def test_the_loss_equals_a_slow_count():
     layer = make(load_balancing=0.5)
     mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
     layer(X, mask=mask, training=True)
@@ -98,13 +98,13 @@ def test_the_loss_is_that_of_a_slow_count():
     drawing.assert_same(loss, expected, 1e-5)
 
 
-def test_there_is_no_loss_outside_of_training_or_without_weight():
+def test_the_loss_exists_only_in_training_and_with_a_weight():
     for layer, training in ((make(), False), (make(load_balancing=None), True)):
         layer(X, training=training)
         assert layer.losses == []
 
 
-def test_the_correction_bias_is_for_the_choice_alone_and_training_leaves_it():
+def test_the_correction_bias_affects_only_the_selection_and_is_not_trained():
     layer = make(e_score_correction_bias=True, top_k=1, normalize=False, router_activation="sigmoid")
     layer.correction_bias.assign([0.0, 5.0, 0.0])
     weights, chosen, logits = map(drawing.array, layer._route(X))
@@ -136,6 +136,6 @@ def test_an_activation_layer_with_weights_is_built_with_the_layer():
     ({"num_experts": 6, "top_k": 3, "n_group": 3, "topk_group": 1}, "`top_k` must be an integer from 1 to 2"),
     ({"num_experts": 6, "n_group": 6}, "`top_k_in_group` must be at most 1, .* n_group=6\\); received 2"),
 ])  # fmt: skip
-def test_bad_options_are_refused(options, words):
+def test_wrong_options_raise_value_error(options, words):
     with pytest.raises(ValueError, match=words):
         txf.layers.MixtureOfExperts(**{"num_experts": 3, **options})

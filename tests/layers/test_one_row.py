@@ -41,5 +41,5 @@ def test_a_product_of_one_row_in_parts_equals_numpy(use_bias, monkeypatch):
     ((2, 1, 256), 512, "float32"), ((1, 2, 256), 512, "float32"), ((1, 1, 254), 512, "float32"),
     ((1, 1, 8), 8, "float32"), ((1, 1, 256), 512, "bfloat16"),
 ])  # fmt: skip
-def test_other_products_stay_whole(shape, units, dtype):
+def test_other_products_are_not_split(shape, units, dtype):
     assert not compilers.is_one_row(keras.ops.zeros(shape, dtype), keras.ops.zeros((shape[-1], units), dtype))

@@ -13,7 +13,7 @@ layers, models = txf.layers, txf.models
 
 
 @pytest.mark.parametrize("placement, cross_attention", [("pre", True), ("post", False), ("sandwich", True)])
-def test_a_block_is_one_whose_output_projection_changes_nothing(placement, cross_attention):
+def test_a_block_without_output_projection_equals_one_with_the_identity(placement, cross_attention):
     inputs, options = [HIDDEN, CONTEXT][: 1 + cross_attention], dict(num_heads=3, num_key_value_heads=1, qk_norm=True)
 
     def make_block(switch):
@@ -47,26 +47,26 @@ def make(*switches, **options):
     return models.decoder_generator(11, 2, DIM, attention=attentions, **options)
 
 
-def test_what_a_model_lacks_are_its_output_projections():
+def test_only_output_projections_are_missing():
     full, without = make(True, True), make(False, False)
     paths = [{weight.path for weight in model.weights} for model in (full, without)]
     assert paths[1] < paths[0] and all("attention/output/" in path for path in paths[0] - paths[1])
     assert full.count_params() - without.count_params() == 2 * (DIM * DIM + DIM)
 
 
-def test_each_block_may_have_its_own():
+def test_each_block_may_have_its_own_option():
     model = make(True, False)
     assert [model.get_layer(f"decoder_{i}").attention.output_dense is None for i in range(2)] == [False, True]
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_bias_of_no_projection_is_refused(bias):
+def test_output_bias_without_output_projection_raises_value_error(bias):
     words = ["output_projection=False", str(bias)]
     for cls in (layers.MultiHeadSelfAttention, layers.CrossAttention):
         refused(lambda: cls(3, output_bias=bias, output_projection=False), ["`output_bias`", *words])
 
 
-def test_heads_of_another_width_than_the_block_are_refused():
+def test_heads_of_another_width_than_the_block_raise_value_error():
     words = ["`attention` must return the width of the block, 12", "24"]
     wide = layers.MultiHeadSelfAttention(3, head_dim=8, output_projection=False)
     refused(lambda: layers.EncoderBlock(attention=wide)(HIDDEN), words)

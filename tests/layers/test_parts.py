@@ -1,4 +1,4 @@
-"""Layers of the user's in place of a block's attention, position, feed-forward and norm: trained, copied, refused."""
+"""User layers as a block's attention, position, feed-forward and norm: training, copies, errors."""
 
 import drawing
 import keras
@@ -47,7 +47,7 @@ def test_a_block_uses_the_layer_itself(block, name):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", PARTS)
-def test_each_block_of_a_model_has_weights_of_its_own_which_files_keep(name, tmp_path):
+def test_blocks_have_separate_weights_that_files_keep(name, tmp_path):
     model = generator(name)
     paths = [weight.path for weight in model.weights]
     assert len(set(paths)) == len(paths)
@@ -58,11 +58,11 @@ def test_each_block_of_a_model_has_weights_of_its_own_which_files_keep(name, tmp
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
     drawing.assert_same(again(IDS), model(IDS))
-    if name != "sequential":  # of which Keras forgets the path
+    if name != "sequential":  # Keras does not restore the paths of a Sequential
         assert [weight.path for weight in again.weights] == paths
 
 
-def test_copies_of_a_seeded_layer_do_not_begin_alike():
+def test_copies_of_a_seeded_layer_have_different_initial_weights():
     attention = causal(2, kernel_initializer=keras.initializers.GlorotUniform(seed=1))
     models = [txf.models.decoder_generator(11, num_layers=2, dim=8, attention=attention) for _ in range(2)]
     blocks = [[model.get_layer(f"decoder_{i}") for i in range(2)] for model in models]
@@ -92,7 +92,7 @@ def test_a_position_layer_is_shared_trained_saved_and_decodes(tmp_path, uncompil
 
 
 def test_a_list_gives_one_layer_to_a_block():
-    """The others have the defaults of the builder, which of images differ from those of a block."""
+    """The other blocks have the defaults of the builder. Builders of images have other defaults than blocks."""
     part = SquaredReLU(6)
     model = txf.models.encoder(11, 3, 8, 2, feed_forward=[None, part, None], intermediate_dim=5)
     kinds = [type(model.get_layer(f"encoder_{i}").feed_forward).__name__ for i in range(3)]
@@ -104,7 +104,7 @@ def test_a_list_gives_one_layer_to_a_block():
         txf.models.image_encoder(8, 4, 2, 8, 2, feed_forward=[part, SquaredReLU(7)], activation="tanh")
 
 
-def test_a_norm_that_knows_no_masks_ends_none(tmp_path):
+def test_a_norm_without_masking_keeps_the_mask(tmp_path):
     """The mask reaches the cross-attention, and comes back from files. Keras' warning would be an error here."""
     options = {"norm": UnitLength(), "norm_placement": "pre", "embedding_norm": True}
     pair = drawing.randomize(txf.models.encoder_decoder(11, 11, 1, 8, 2, **options), seed=4)
@@ -143,7 +143,7 @@ REPLACED = [
 
 
 @pytest.mark.parametrize("part, option, value", REPLACED)
-def test_options_of_what_a_layer_replaces_are_refused_by_name(part, option, value):
+def test_an_option_that_a_layer_replaces_raises_value_error(part, option, value):
     for block in (txf.layers.EncoderBlock, txf.layers.DecoderBlock):
         options = {**heads(part), part: LAYERS[part](2), option: value}
         with pytest.raises(ValueError, match=f"`{option}` does not go with a layer as `{part}`"):
@@ -170,7 +170,7 @@ two_sides = {"encoder_options": {"num_heads": 2}, "decoder_options": {"attention
     (lambda: encoder(2, feed_forward=keras.layers.LSTM(8))(X), "`feed_forward` must return a vector for each token"),
     (lambda: encoder(attention=keras.layers.MultiHeadAttention(2, 4))(X), "is called on 1 tensor; .*'query', 'value'"),
 ])  # fmt: skip
-def test_a_layer_that_does_not_fit_is_refused(make, words):
+def test_a_layer_that_does_not_fit_raises_value_error(make, words):
     with pytest.raises(ValueError, match=words):
         make()
 
@@ -189,7 +189,7 @@ class WithoutConfig(keras.layers.Layer):
     (keras.Sequential([keras.layers.Dense(8, not_registered)]), ["Sequential", "Could not locate function 'not_regis"]),
     (WithoutConfig(8), ["WithoutConfig 'without_config'", "unexpected keyword argument 'trainable'"]),
 ])  # fmt: skip
-def test_a_layer_that_cannot_be_copied_is_refused(layer, words):
+def test_a_layer_that_cannot_be_copied_raises_value_error(layer, words):
     with pytest.raises(ValueError) as error:
         txf.models.encoder(11, num_layers=2, dim=8, num_heads=2, feed_forward=layer)
     words = ["`feed_forward`", "from_config(get_config())", "register_keras_serializable", *words]
@@ -209,7 +209,7 @@ def test_a_decoder_block_takes_a_layer_as_cross_attention(tmp_path):
     assert again.get_layer("block").cross_attention_layer.qk_norm and len(again.weights) == len(model.weights)
 
 
-def test_a_builder_gives_a_cross_attention_to_the_blocks_of_its_decoder(tmp_path, uncompiled):
+def test_cross_attention_of_a_builder_applies_to_its_decoder(tmp_path, uncompiled):
     options = {"cross_attention": [txf.layers.CrossAttention(4, qk_norm=True), None]}
     model = txf.models.encoder_decoder(11, 11, 2, 8, 2, start_id=1, decoder_options=options)
     drawing.randomize(model, seed=3).save(tmp_path / "model.keras")

@@ -41,7 +41,7 @@ def test_output_is_class_token_and_patches_with_their_positions():
 
 
 @pytest.mark.parametrize("interpolate", [False, True])
-def test_a_distillation_token_stands_after_the_class_token(interpolate):
+def test_a_distillation_token_follows_the_class_token(interpolate):
     layer = embedding(distillation_token=True, interpolate_positions=interpolate)
     assert layer.position.embeddings.shape == (11, D)
     tokens = np.stack([drawing.array(layer.class_vector), drawing.array(layer.distillation_vector)])
@@ -56,7 +56,7 @@ def test_a_distillation_token_stands_after_the_class_token(interpolate):
 
 @pytest.mark.parametrize("position_encoding", ["learned", "sinusoidal", None])
 @pytest.mark.parametrize("before", [0, 1, 2])
-def test_registers_stand_before_the_patches_and_have_no_positions(before, position_encoding):
+def test_registers_precede_the_patches_without_positions(before, position_encoding):
     options = dict(class_token=before > 0, distillation_token=before > 1, position_encoding=position_encoding)
     layer, plain = embedding(register_tokens=3, **options), embedding(**options)
     plain.set_weights([drawing.array(weight) for weight in layer.weights if weight.name != "register_tokens"])
@@ -76,7 +76,7 @@ def test_without_class_token_and_positions_patches_are_projected():
 
 
 @pytest.mark.parametrize("dim, class_token", [(8, True), (7, False)])
-def test_sinusoids_are_of_rows_and_columns(dim, class_token):
+def test_sinusoids_encode_rows_and_columns(dim, class_token):
     layer = embedding(dim, position_encoding="sinusoidal", image_size=None, class_token=class_token)
     for images, rows, columns in ((IMAGES, 3, 3), (LARGER, 5, 2)):
         places = np.arange(rows * columns)
@@ -118,7 +118,7 @@ def test_positions_are_interpolated_in_float32(policy, compute):
     drawing.assert_same(output, exact(LARGER), {"bfloat16": 2e-2, "float16": 2e-3}[compute])
 
 
-def test_channels_are_last_whatever_keras_is_set_to():
+def test_channels_are_last_with_any_image_data_format():
     layer = embedding()
     expected = drawing.array(layer(IMAGES))
     before = keras.config.image_data_format()
@@ -132,7 +132,7 @@ def test_channels_are_last_whatever_keras_is_set_to():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the others know every size when they trace")
-def test_a_graph_of_unknown_sizes_refuses_what_the_patches_do_not_divide():
+def test_a_graph_of_unknown_sizes_raises_for_a_size_that_patches_do_not_divide():
     import tensorflow as tf
 
     layer = embedding(interpolate_positions=True)
@@ -143,7 +143,7 @@ def test_a_graph_of_unknown_sizes_refuses_what_the_patches_do_not_divide():
         function(np.zeros((2, 7, 6, CHANNELS), "float32"))
 
 
-def test_weights_are_drawn_small_and_not_alike():
+def test_initial_weights_are_small_and_differ():
     layer = txf.layers.PatchEmbedding(2, 60, 30)
     layer(np.zeros((1, 30, 30, 1), "float32"))
     table, token = drawing.array(layer.position.embeddings), drawing.array(layer.class_vector)

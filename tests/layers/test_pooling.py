@@ -39,7 +39,7 @@ def test_counts_real_tokens_only(kind):
     assert not drawing.array(layer(X, mask=MASK))[3].any()
     output = layer(keras.layers.Masking()(np.where(MASK[..., None], X, 0).astype("float32")))
     drawing.assert_same(output, expected)
-    assert keras.src.backend.get_keras_mask(output) is None  # it ends here
+    assert keras.src.backend.get_keras_mask(output) is None  # pooling drops the mask
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -51,7 +51,7 @@ def test_an_empty_row_has_a_finite_gradient(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bfloat16_adds_up_in_float32(kind):
+def test_bfloat16_is_summed_in_float32(kind):
     """1,000 ones and a few more: a sum in bfloat16 stops at 256."""
     layer = txf.layers.Pooling(kind, dtype="mixed_bfloat16")
     output = layer(np.ones((1, 1000, 2), "float32"))
@@ -63,7 +63,7 @@ def test_bfloat16_adds_up_in_float32(kind):
         np.testing.assert_allclose(drawing.array(layer(x))[0], expected, rtol=1.01 * 2**-8)
 
 
-def test_a_single_token_is_no_cause_for_a_warning():
+def test_a_single_token_gives_no_warning():
     """Keras takes a softmax over one number for a mistake."""
     x = drawing.normal(2, 1, 3)
     drawing.assert_same(txf.layers.Pooling("attention")(x), x[:, 0])
@@ -100,7 +100,7 @@ def test_attention_pooling_equals_numpy_and_padding_does_not_count():
     assert np.isfinite(found).all()
 
 
-def test_bad_input_is_refused():
+def test_wrong_input_raises_value_error():
     refused(lambda: made()(X[..., :4]), ["axis -1", "value 6", "4)"])
     refused(lambda: made()(X[0]), ["`inputs`", "(batch, length, dim)", "(5, 6)"])
     refused(lambda: txf.layers.AttentionPooling(4)(X), ["`num_heads`", "4"])

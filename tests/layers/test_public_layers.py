@@ -1,5 +1,5 @@
-"""What holds for every public layer: lists work as arrays, what is no tensor is refused by its name, and subclasses,
-as users write them, keep all of their options when they are saved or copied.
+"""Checks of every public layer: lists as arrays, errors for arguments that are not tensors, and users' subclasses,
+whose options are kept when they are saved or copied.
 """
 
 import functools
@@ -74,7 +74,7 @@ LAYERS = {
 every_layer = pytest.mark.parametrize("name", LAYERS)
 
 
-def test_the_table_knows_every_public_layer():
+def test_the_table_contains_every_public_layer():
     assert set(LAYERS) == set(layers.__all__) - {"Cache", "Int8Cache", "Residual", "SinkCache"}  # no layers
 
 
@@ -84,7 +84,7 @@ def make(name):
 
 
 @every_layer
-def test_lists_are_arrays(name):
+def test_lists_are_accepted_as_arrays(name):
     layer, arguments = make(name)
     expected = numpy(layer(**arguments))
     first, *others = (value.tolist() for value in arguments.values())
@@ -148,7 +148,7 @@ BAD = {
 
 
 @every_layer
-def test_what_is_no_tensor_is_refused_by_its_name(name):
+def test_an_argument_that_is_not_a_tensor_raises_value_error_with_its_name(name):
     for built in (False, True):
         layer, working = make(name)
         if built:
@@ -225,7 +225,7 @@ def defaulting_subclass(cls, fixed):
 
 
 def adding_subclass(cls, fixed):
-    """Has an option of its own, which it keeps under another name."""
+    """Has its own option, as an attribute of another name."""
 
     class Adding(cls):
         def __init__(self, gain=1.0, **kwargs):
@@ -240,7 +240,7 @@ def adding_subclass(cls, fixed):
 
 
 def deep_subclass(cls, fixed):
-    """Two levels: one that fixes an option, and one above it that adds another and says so in `get_config` too."""
+    """Two levels: the first fixes an option, the second adds an option and overrides `get_config`."""
 
     class Fixing(cls):
         def __init__(self, **kwargs):
@@ -301,7 +301,7 @@ def test_a_subclass_names_its_arguments_with_and_without_a_constructor():
     assert config.keys() == layers.MultiHeadSelfAttention(2).get_config().keys() and config["causal"]
 
 
-def test_a_subclass_may_take_what_it_likes():
+def test_a_subclass_may_have_other_arguments():
     class Pair(layers.FeedForward):
         def call(self, inputs, factors, note):
             return super().call(inputs) * factors["a"] * len(note)
@@ -319,7 +319,7 @@ class Twice(layers.MultiHeadSelfAttention):
         super().__init__(num_heads, window=2 * window, kernel_initializer=kernel_initializer or "zeros", **kwargs)
 
 
-def test_a_value_that_is_changed_on_the_way_is_changed_once():
+def test_a_value_that_a_subclass_changes_is_changed_once():
     initializer = keras.initializers.RandomNormal(stddev=0.5, seed=4)
     for make_one in (functools.partial(Twice, 2), lambda: Twice(np.int64(2), kernel_initializer=initializer)):
         layer = Twice.from_config(json.loads(json.dumps(make_one().get_config())))

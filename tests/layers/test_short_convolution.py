@@ -27,7 +27,7 @@ def test_equals_a_loop_over_tokens_in_float64(size, use_bias):
         drawing.assert_same(found[real], expected[real])
 
 
-def test_what_it_cannot_read_is_refused():
+def test_wrong_arguments_raise_value_error():
     refused(lambda: txf.layers.ShortConvolution(0), ["`kernel_size`", "0"])
     refused(lambda: txf.layers.ShortConvolution(use_bias=1), ["`use_bias`", "1"])
     refused(lambda: txf.layers.ShortConvolution()(X[0]), ["`inputs`", "(batch, length, dim)", "(7, 10)"])

@@ -1,4 +1,4 @@
-"""Parts that checkpoints ask for: places of patches, stored frequencies, dropped tokens, keys without bias."""
+"""Parts for checkpoints: positions of patches, stored frequencies, dropped tokens, keys without bias."""
 
 import drawing
 import keras
@@ -60,7 +60,7 @@ def test_the_bias_and_its_gradient_are_the_same_in_blocks(monkeypatch):
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_patches_turn_by_their_row_and_column(shared):
+def test_patches_are_rotated_by_row_and_column(shared):
     """One patch after another: a pair of features turns by 2 pi times frequency times coordinate."""
     rows, columns, before, dim = 2, 3, 2, 8
     layer = txf.layers.AxialRotary((rows, columns), base=50.0, tokens_before=before)

@@ -58,7 +58,7 @@ def test_a_quantized_model_is_saved_and_saved_again(name, how, tmp_path):
 
 
 @every_model
-def test_frozen_variables_stay_so(name, tmp_path):
+def test_frozen_variables_stay_frozen_in_files(name, tmp_path):
     model, _ = make(name)
     txf.training.freeze(model, ["*/attention/query", "*/feed_forward"])
     reloaded = saved(model, tmp_path)
@@ -69,7 +69,7 @@ def test_frozen_variables_stay_so(name, tmp_path):
 
 @pytest.mark.slow
 @every_model
-def test_adapters_come_back_on_int8(name, tmp_path):
+def test_adapters_of_int8_layers_are_restored(name, tmp_path):
     model, inputs = make(name)
     model.quantize("int8")
     txf.training.add_adapter(model, rank=2, heads=())
@@ -106,7 +106,7 @@ def calibrated(mode, ids=IDS, structure=None):
     lambda: txf.models.decoder_generator(11, 1, 8, 2), lambda: txf.models.encoder_decoder(11, 11, 1, 8, 2),
     lambda: txf.models.image_classifier(4, 2, 3, 1, 8, 2),
 ])  # fmt: skip
-def test_calibrated_modes_are_refused_before_anything_is_changed(mode, make_one):
+def test_calibrated_modes_raise_before_anything_changes(mode, make_one):
     model = make_one()
     before = model.get_weights()
     structure = {"pre_block_layers": model.layers[1:2], "sequential_blocks": model.layers[2:3]}

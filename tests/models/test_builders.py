@@ -67,7 +67,7 @@ def test_base_model_has_the_papers_size():
     ({"position_encoding": "learned", "max_length": 9, "use_bias": False}, 4 * 144 + 2 * 576 + 24, 11 * 12 + 9 * 12),
     ({"tie_embeddings": False, "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 2 * 12, 2 * 11 * 12),
 ])  # fmt: skip
-def test_parameters_add_up(options, block, outside):
+def test_the_number_of_parameters_is_the_sum_of_the_layers(options, block, outside):
     assert txf.models.decoder_generator(11, 2, 12, 3, **options).count_params() == 2 * block + outside
 
 
@@ -92,7 +92,7 @@ def test_a_generator_may_have_a_head(uncompiled):
         txf.models.decoder_generator(11, 1, 12, 3, head=keras.layers.Dense(8))
 
 
-def test_both_sides_may_have_a_width_of_their_own(uncompiled):
+def test_both_sides_may_have_different_widths(uncompiled):
     options = dict(share_embeddings=False, encoder_options={"dim": 8, "num_heads": 2})
     model = drawing.randomize(txf.models.encoder_decoder(11, 13, 1, 12, 3, **options))
     assert model.get_layer("encoder_0").attention.query.units == 8
@@ -103,15 +103,15 @@ def test_both_sides_may_have_a_width_of_their_own(uncompiled):
     np.testing.assert_array_equal(1 + logits[0, :3, 1:].argmax(-1), answers[0])
     decoder = txf.models.encoder_decoder(11, 13, 1, 8, 2, decoder_options={"dim": 12, "num_heads": 3})
     assert decoder.get_layer("target_embedding").dim == 12 and decoder.get_layer("source_embedding").dim == 8
-    with pytest.raises(ValueError, match="`share_embeddings` does not go with another `dim` of one side"):
+    with pytest.raises(ValueError, match="`share_embeddings` needs the same `dim` on both sides"):
         txf.models.encoder_decoder(11, 11, 1, 12, 3, decoder_options={"dim": 8, "num_heads": 2})
     with pytest.raises(ValueError, match="`dim` must be a positive integer"):
         txf.models.encoder_decoder(11, 13, 1, 12, 3, decoder_options={"dim": "8"})
 
 
 @drawing.not_on_jax
-def test_two_models_of_one_builder_stand_in_one_model():
-    """Keras refuses layers of one name."""
+def test_one_model_may_contain_two_models_of_one_builder():
+    """Keras raises ValueError for layers of one name."""
     towers, inputs = [txf.models.encoder(11, 1, 8, 2) for _ in range(2)], keras.Input((None,), dtype="int32")
     model, ids = keras.Model(inputs, keras.layers.Average()([tower(inputs) for tower in towers])), np.array([[3, 5]])
     assert_same(numpy(model(ids)), [np.mean([numpy(tower(ids))[0] for tower in towers], axis=0)], 1e-5)
@@ -190,7 +190,7 @@ def plain(value):
 
 
 @drawing.not_on_jax
-def test_lists_give_each_block_its_own():
+def test_lists_hold_one_value_for_each_block():
     model = txf.models.decoder_generator(
         11, 3, 12, 6, window=[2, None, 4], num_key_value_heads=(1, 2, 3), position=["rotary", None, "alibi"]
     )
@@ -203,7 +203,7 @@ def test_lists_give_each_block_its_own():
 
 
 @drawing.not_on_jax
-def test_lists_decide_as_their_values_would():
+def test_defaults_follow_the_values_of_lists():
     build, _ = BUILDERS["encoder"]
     for placements, has_final_norm in ((["post", "pre"], True), (["pre", "post"], False)):
         model = build(norm_placement=placements, position=[None, None])
@@ -214,7 +214,7 @@ def test_lists_decide_as_their_values_would():
         assert model.get_layer("encoder_0").position.bidirectional is not causal
 
 
-def test_an_activation_with_weights_is_each_blocks_own(tmp_path):
+def test_each_block_has_its_own_activation_with_weights(tmp_path):
     build, inputs = BUILDERS["encoder"]
     model = drawing.randomize(build(activation=keras.layers.PReLU(shared_axes=[1])))
     assert [weight.shape for weight in model.weights if "alpha" in weight.path] == [(1, 48)] * 2
@@ -222,7 +222,7 @@ def test_an_activation_with_weights_is_each_blocks_own(tmp_path):
     assert_same(numpy(keras.saving.load_model(tmp_path / "model.keras")(inputs)), numpy(model(inputs)))
 
 
-def test_initializers_are_all_that_keras_takes():
+def test_all_initializers_of_keras_are_accepted():
     for initializer in (None, lambda shape, dtype: keras.ops.zeros(shape, dtype)):
         model = txf.models.encoder(11, 1, 12, 3, kernel_initializer=initializer)
         kernel = numpy(model.get_layer("encoder_0").attention.query.kernel)[0]
@@ -254,7 +254,7 @@ def test_the_two_sides_have_their_own_options():
 
 
 @pytest.mark.parametrize("placement, final_norm", [("post", None), ("pre", None), ("post", True)])
-def test_hidden_states_are_those_of_the_stack(placement, final_norm):
+def test_hidden_states_equal_the_outputs_of_the_blocks(placement, final_norm):
     options = dict(norm_placement=placement, final_norm=final_norm, return_hidden_states=True)
     model = txf.models.encoder(11, 2, 12, 3, **options)
     x = model.get_layer("embedding")(IDS)
@@ -326,7 +326,7 @@ PLACES = np.array([[0, 1, 2, 3, 0, 1, 2]], "int32")
 @pytest.mark.drawn(6)
 @pytest.mark.parametrize("position", [None, "rotary"])
 @pytest.mark.parametrize("name", ["encoder", "decoder_generator", "encoder_decoder"])
-def test_packed_sequences_see_themselves_alone(name, position):
+def test_packed_sequences_attend_only_to_themselves(name, position):
     build, _ = BUILDERS[name]
     plain, packed = build(position=position), build(position=position, packed=True)
     packed.set_weights(plain.get_weights())
@@ -354,7 +354,7 @@ def test_sizes_may_be_integers_of_numpy(uncompiled):
 
 
 @pytest.mark.parametrize("start_id, position_encoding", [(None, "sinusoidal"), (2, "learned")])
-def test_padding_before_a_start_that_is_no_padding_changes_nothing(start_id, position_encoding):
+def test_padding_before_a_start_token_that_is_not_padding_changes_nothing(start_id, position_encoding):
     options = dict(start_id=start_id, position_encoding=position_encoding, max_length=9)
     model = txf.models.encoder_decoder(20, 20, 1, 8, 2, **options)
     source, target = np.array([[5, 6, 7]]), np.array([[2, 8, 9]])

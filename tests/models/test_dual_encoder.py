@@ -28,7 +28,7 @@ def renamed(model, prefix):
     return {weight.path.removeprefix(prefix): weight for weight in model.weights if weight.path.startswith(prefix)}
 
 
-def test_towers_are_those_of_the_other_builders():
+def test_towers_equal_models_of_the_other_builders():
     model = make(return_hidden_states=True)
     outputs = model(PAIRS)
     options = {"activation": "gelu_sigmoid", "norm_placement": "pre", "return_hidden_states": True}
@@ -91,7 +91,7 @@ def test_a_tower_alone():
         drawing.assert_same(tower.predict(given, verbose=0), outputs[name])
 
 
-def test_defaults_are_those_of_the_paper():
+def test_defaults_equal_the_papers():
     model = txf.models.dual_encoder(8, 4, 11, 1, 8, 2)
     image, text = model.get_layer("image_encoder_0"), model.get_layer("text_encoder_0")
     assert (image.causal, text.causal) == (False, True)
@@ -113,7 +113,7 @@ def test_training_keeps_the_factor_below_its_limit(most):
     assert factor == pytest.approx(20.0 if most else 19 * np.e, rel=1e-5)
 
 
-def test_a_text_of_padding_alone_has_no_direction_and_finite_gradients():
+def test_a_text_that_is_all_padding_has_a_zero_vector_and_finite_gradients():
     """Keras' unit norm has a gradient of NaN on JAX and PyTorch there, and is NaN itself in float16."""
     half = UnitNormalization(dtype="float16")(np.array([[0, 0], [3, 4]], "float16"))
     np.testing.assert_allclose(drawing.array(half), [[0, 0], [0.6, 0.8]], atol=1e-3)
@@ -123,7 +123,7 @@ def test_a_text_of_padding_alone_has_no_direction_and_finite_gradients():
     assert all(np.isfinite(drawing.array(weight)).all() for weight in model.weights)
 
 
-def test_bad_options_are_refused():
+def test_wrong_options_raise_value_error():
     refused(lambda: make(image_options=3), ["`image_options`", "dict", "3"])
     refused(lambda: make(text_options={"class_token": True}), ["'class_token' is not an option of `text_options`"])
     refused(lambda: make(end_id=11), ["`end_id`", "11"])

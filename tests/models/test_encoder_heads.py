@@ -40,7 +40,7 @@ def test_a_masked_language_model_without_head_has_the_logits_of_its_states():
     np.testing.assert_allclose(numpy(model(IDS))[0], hidden @ table.T, atol=1e-5)
 
 
-def test_heads_that_do_not_fit_are_refused():
+def test_heads_that_do_not_fit_raise_value_error():
     build = txf.models.masked_language_model
     refused(lambda: build(**SIZES, head=keras.layers.Dense(5)), ["`head`", "5"])
     refused(lambda: build(**SIZES, head="no such"), ["`head`", "'no such'"])
@@ -88,6 +88,6 @@ def test_start_and_end_are_the_two_columns_of_a_token_classifier():
     np.testing.assert_allclose(found["end_logits"], expected[..., 1], atol=1e-6)
 
 
-def test_packed_rows_are_refused():
+def test_packed_rows_raise_value_error():
     with pytest.raises(ValueError, match="packed"):
         txf.models.span_classifier(11, 1, 8, 2, packed=True)

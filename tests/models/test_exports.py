@@ -23,7 +23,7 @@ CASES = {
 
 
 def signature(inputs):
-    """What the exports take; a mask of float vectors is no input of the model by itself."""
+    """The inputs of the exports. The mask of float vectors is not an input of the model."""
     specs = {name: keras.InputSpec(str(x.dtype), (None,) * 2 + x.shape[2:], name=name) for name, x in inputs.items()}
     return [specs if len(specs) > 1 else specs.popitem()[1]]
 
@@ -48,7 +48,7 @@ def of_onnx(model, path, inputs):
 @pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated:UserWarning")
 @pytest.mark.parametrize("export", [of_litert, of_onnx])
 @pytest.mark.parametrize("name", CASES)
-def test_a_classifier_says_the_same(name, export, tmp_path):
+def test_an_exported_classifier_returns_the_same(name, export, tmp_path):
     vocab_size, inputs, options = CASES[name]
     options = {"num_heads": 2, **options}
     model = txf.models.encoder_classifier(vocab_size, num_classes=2, num_layers=1, dim=16, **options)

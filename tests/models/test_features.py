@@ -1,4 +1,4 @@
-"""Float vectors in place of tokens: encoders, classifiers, and the source of an encoder-decoder."""
+"""Float vectors instead of tokens: encoders, classifiers, and the source of an encoder-decoder."""
 
 import functools
 
@@ -56,7 +56,7 @@ def test_padding_on_either_side_changes_nothing(options):
     drawing.assert_same(left[:, 2:], alone, 1e-5)
 
 
-def test_the_mask_may_be_left_out_and_padding_may_hold_anything():
+def test_the_mask_is_optional_and_padding_may_have_any_values():
     model, spoilt = encoder(), X.copy()
     expected = array(model({"features": X, "features_mask": np.ones((2, 5), bool)}))
     for inputs in (X, {"features": X}, {"features": X, "features_mask": None}):
@@ -82,13 +82,13 @@ def with_weights_of(model, other):
 
 
 @pytest.mark.parametrize("form", NESTED)
-def test_the_mask_of_vectors_comes_by_keras_too(form):
+def test_a_keras_mask_of_vectors_is_used(form):
     zeroed = np.where(MASK[..., None], X, 0)
     found = NESTED[form](encoder(), keras.Input((None, 6)))(zeroed)
     drawing.assert_same(found, array(encoder()({"features": X, "features_mask": MASK})), 1e-5)
 
 
-def test_a_model_of_vectors_stands_in_others():
+def test_a_model_of_vectors_works_inside_other_models():
     body = txf.models.encoder_classifier(None, 3, 1, 8, 2, input_dim=6)
     expected, x = array(body(X)), keras.Input((None, 6))
     for model in (keras.Model(x, body(x)), keras.Model(body.input, body.output), keras.Sequential([x, body])):
@@ -141,7 +141,7 @@ def test_frames_are_classified_one_by_one():
     assert txf.models.token_classifier(None, 4, 1, 8, 2, input_dim=6)(X).shape == (2, 5, 4)
 
 
-def test_packed_sequences_do_not_see_each_other():
+def test_packed_sequences_do_not_attend_to_each_other():
     model, plain = encoder(packed=True), encoder()
     plain.set_weights(model.get_weights())
     segments, positions = np.array([[1, 1, 1, 2, 2]]), np.array([[0, 1, 2, 0, 1]])
@@ -194,7 +194,7 @@ def test_a_source_of_vectors_is_answered_as_the_naive_loop_does(options, uncompi
     (lambda: pair().generate(inputs={"source_features": X[0]}), ["`source_features`", "(B, T, 6)", "(5, 6)"]),
     (lambda: pair().generate(inputs={"source_features": X, "source_features_mask": MASK[:1]}), ["`inputs`", "1"]),
 ])  # fmt: skip
-def test_bad_input_is_refused(make, words):
+def test_wrong_input_raises_value_error(make, words):
     refused(make, words)
 
 

@@ -1,4 +1,4 @@
-"""What a model of tokens is called on: ids, in every form that Keras takes; what would be cut to an id is refused."""
+"""Inputs of models of tokens: ids in all forms that Keras accepts, and errors for numbers that are not ids."""
 
 import keras
 import numpy as np
@@ -27,7 +27,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("name", BUILDERS)
-def test_what_is_no_id_is_refused_by_the_inputs_name(name):
+def test_wrong_ids_raise_value_error_with_the_name_of_the_input(name):
     model = BUILDERS[name]()
     for ids, words in BAD:
         refused(lambda: model(ids), ["`token_ids`", *words])
@@ -58,12 +58,12 @@ def test_ids_in_every_form_are_the_same_ids():
     assert_same([model.predict(IDS.astype("float64"), verbose=0)], expected, 1e-6)
 
 
-def test_a_size_that_no_tensor_has_is_refused_before_anything_is_made():
+def test_a_size_beyond_int32_raises_before_anything_is_built():
     for name in ("vocab_size", "num_layers", "dim", "num_heads", "intermediate_dim", "max_length"):
         refused(lambda: models.encoder(**{"vocab_size": 11, **SIZES, name: 10**30}), [f"`{name}`", "2**31"])
 
 
-def test_a_key_too_many_is_refused_by_name():
+def test_an_unknown_key_raises_value_error_with_its_name():
     """Keras would order all of the dict by its keys, and take one input for another."""
     model = models.encoder_decoder(11, 11, **SIZES)
     refused(lambda: model({"source_ids": IDS, "target_ids": IDS, "labels": IDS}), ["`inputs`", "labels"])
@@ -80,24 +80,24 @@ def test_a_key_too_many_is_refused_by_name():
     "sparse_categorical_crossentropy", keras.losses.binary_crossentropy, [keras.losses.CategoricalFocalCrossentropy()],
     {"logits": keras.losses.SparseCategoricalCrossentropy()},
 ], ids=range(4))  # fmt: skip
-def test_a_loss_of_probabilities_is_refused(name, loss):
+def test_a_loss_of_probabilities_raises_value_error(name, loss):
     """Keras clips the logits to [0, 1]: the loss never falls."""
     refused(lambda: built(name).compile("adam", loss), ["`loss` must take logits", "from_logits=True"])
 
 
-def test_a_whole_model_is_not_written_as_h5(tmp_path):
+def test_saving_a_whole_model_as_h5_raises_value_error(tmp_path):
     refused(
         lambda: built("encoder_classifier").save(tmp_path / "model.h5"), ["`filepath` must end in .keras", "model.h5"]
     )
     assert not [*tmp_path.iterdir()]
 
 
-def test_losses_of_other_numbers_are_taken():
+def test_losses_without_probabilities_are_accepted():
     for loss in (None, "mse", keras.losses.BinaryCrossentropy(from_logits=True), lambda true, found: found[:, 0]):
         BUILDERS["encoder_classifier"]().compile("adam", loss=loss)
 
 
-def test_bytes_of_images_are_refused():
+def test_images_of_bytes_raise_value_error():
     for model in (models.image_encoder(4, 2, 1, 8, 2), models.image_classifier(4, 2, 3, 1, 8, 2)):
         refused(lambda: model(np.full((1, 4, 4, 3), 200, "uint8")), ["`images` must be floats", "uint8"])
         model(np.full((1, 4, 4, 3), 200 / 255, "float64"))

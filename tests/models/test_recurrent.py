@@ -74,7 +74,7 @@ def test_beams_equal_brute_force(cell, attention, uncompiled):
 @pytest.mark.drawn(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", [None, "additive", "multiplicative"])
-def test_log_probabilities_of_longer_beams_and_draws_are_those_of_the_model(attention, uncompiled):
+def test_log_probabilities_of_longer_beams_and_draws_equal_the_models(attention, uncompiled):
     model = build("lstm", attention, True)
     # Padding is never chosen: draws are of the softmax without it, and a search leaves it out after the softmax.
     for sampler, of_padding in ((txf.generation.Beam(3), 0.0), (txf.generation.Sampling(), -np.inf)):
@@ -145,7 +145,7 @@ def test_attention_equals_the_papers(kind):
     np.testing.assert_allclose(ops.convert_to_numpy(scores)[:, 0], np.stack(shares, axis=1), atol=1e-5)
 
 
-def test_a_source_of_padding_alone_gives_numbers():
+def test_a_source_that_is_all_padding_gives_finite_outputs():
     attention = RecurrentAttention("additive")
     query, context = np.ones((1, 2, 4), "float32"), np.ones((1, 3, 4), "float32")
     _, scores = attention(query, context, context, context_mask=np.zeros((1, 3), "bool"))
@@ -230,7 +230,7 @@ X, STATES, CONTEXT = np.zeros((2, 3, 5), "float32"), np.zeros((2, 8), "float32")
     ("additive", {"context": CONTEXT, "inputs_mask": np.ones((2, 1), bool)}, "`inputs_mask` must have shape"),
     ("multiplicative", {"context": CONTEXT, "states": STATES[:1]}, "`states` must have shape"),
 ])  # fmt: skip
-def test_arguments_of_other_shapes_are_refused(attention, arguments, words):
+def test_arguments_of_other_shapes_raise_value_error(attention, arguments, words):
     layer = txf.layers.RecurrentDecoder(4, attention=attention)
     layer(X, STATES, *([] if attention is None else [CONTEXT]))
     arguments = {"inputs": X, "states": STATES, **arguments}

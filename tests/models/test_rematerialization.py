@@ -67,7 +67,7 @@ def assert_same(actual, expected, tolerance=1e-5):
 
 @keras.saving.register_keras_serializable("tests")
 class Counting(keras.layers.Layer):
-    """An activation with state, random numbers and a loss of its own, around Keras' layers with weights."""
+    """An activation with its own state, random numbers and loss, around Keras' layers with weights."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -214,12 +214,12 @@ def uses_of_tangent(scope):
 
 
 @pytest.mark.drawn(3)
-def test_activations_are_truly_computed_again():
+def test_activations_are_computed_again():
     plain, kept = uses_of_tangent(contextlib.nullcontext())
     assert plain == 2
     for scope in (keras.RematScope(), keras.RematScope("larger_than", output_size_threshold=4 * 16 * 12 - 1)):
         again, kept_again = uses_of_tangent(scope)
-        assert again > 2  # 4, of which JAX shares one
+        assert again > 2  # 4, or 3 on JAX
         assert kept is None or kept_again < kept / 3
     assert uses_of_tangent(keras.RematScope("activations"))[0] > 2
     assert uses_of_tangent(keras.RematScope("list_of_layers", layer_names=["feed_forward"]))[0] > 2
@@ -228,7 +228,7 @@ def test_activations_are_truly_computed_again():
 
 
 @pytest.mark.slow
-def test_generate_saving_and_cloning_are_as_ever(tmp_path):
+def test_generate_saving_and_cloning_do_not_change(tmp_path):
     prompts = [[5, 6, 7], [8]]
     with keras.RematScope():
         model = txf.models.decoder_generator(11, 1, 12, 3)

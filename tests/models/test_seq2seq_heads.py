@@ -32,7 +32,7 @@ def dense(layer, x):
 
 @pytest.mark.parametrize("start_id, end_id, places",
                          [(3, 2, [4, 2, 3]), (None, None, [5, 2, 3]), (0, 2, [4, 2, 3])])  # fmt: skip
-def test_logits_are_of_the_state_at_the_last_end_token(start_id, end_id, places):
+def test_logits_come_from_the_state_at_the_last_end_token(start_id, end_id, places):
     model = BUILD(11, 3, **SIZES, start_id=start_id, end_id=end_id, head="tanh")
     pooled = states(model, start_id)[np.arange(3), places]
     hidden = np.tanh(dense(model.get_layer("head"), pooled))
@@ -40,7 +40,7 @@ def test_logits_are_of_the_state_at_the_last_end_token(start_id, end_id, places)
     np.testing.assert_allclose(ops.convert_to_numpy(model(IDS)), expected, atol=1e-5)
 
 
-def test_spans_are_of_the_states_of_real_tokens():
+def test_spans_come_from_the_states_of_real_tokens():
     options = dict(position_encoding="learned", max_length=9, share_embeddings="tokens")
     model = BUILD(11, None, **SIZES, spans=True, start_id=3, **options)
     expected = np.where((IDS != 0)[..., None], dense(model.get_layer("logits"), states(model, 3, **options)), -32768)
@@ -54,7 +54,7 @@ def test_spans_are_of_the_states_of_real_tokens():
     (dict(num_classes=None), "`num_classes` must be a positive integer; received None"),
     (dict(num_classes=3, end_id=11), "`end_id` must be"),
     (dict(num_classes=3, share_embeddings=None), "`share_embeddings` must be one of"),
-    (dict(num_classes=3, decoder_options={"pad_id": 4}), "`decoder_options` must have no `pad_id` of its own"),
+    (dict(num_classes=3, decoder_options={"pad_id": 4}), "`decoder_options` must have no other `pad_id`"),
 ])  # fmt: skip
 def test_bad_options(options, words):
     with pytest.raises(ValueError, match=words):

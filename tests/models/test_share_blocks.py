@@ -1,4 +1,4 @@
-"""Blocks that stand at several places of a stack."""
+"""Blocks that several layers of a stack share."""
 
 import drawing
 import keras
@@ -12,7 +12,7 @@ IDS = np.random.default_rng(0).integers(1, 11, (2, 5))
 
 
 def assigned(model, other, blocks):
-    """The model with the weights of another, whose blocks are those of the list."""
+    """The model with the weights of another model, whose blocks are in the list."""
     values = {weight.path: weight for weight in other.weights}
     for weight in model.weights:
         name, _, rest = weight.path.partition("/")
@@ -24,7 +24,7 @@ def assigned(model, other, blocks):
 
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("number, blocks", [(1, [0, 0, 0]), (2, [0, 0, 1]), (3, [0, 1, 2])])
-def test_a_shared_block_is_the_same_block_at_each_place(number, blocks, tmp_path):
+def test_consecutive_layers_share_a_block(number, blocks, tmp_path):
     sizes = dict(vocab_size=11, num_layers=3, dim=8, num_heads=2, return_hidden_states=True)
     shared = txf.models.encoder(**sizes, share_blocks=number)
     plain = assigned(txf.models.encoder(**sizes), shared, blocks)
@@ -54,7 +54,7 @@ def test_shared_blocks_generate_and_are_trained(uncompiled):
     assert all((weight != old).any() for weight, old in zip(model.get_weights(), before) if weight.ndim == 2)
 
 
-def test_bad_numbers_are_refused():
+def test_wrong_numbers_raise_value_error():
     encoder, pair = txf.models.encoder, txf.models.encoder_decoder
     refused(lambda: encoder(11, 3, 8, 2, share_blocks=4), ["`share_blocks`", "3 blocks of the encoder", "4"])
     refused(lambda: encoder(11, 3, 8, 2, share_blocks=0), ["`share_blocks`", "0"])
@@ -62,7 +62,7 @@ def test_bad_numbers_are_refused():
     refused(lambda: pair(11, 11, 3, 8, 2, num_decoder_layers=2, share_blocks=3), words)
 
 
-def test_lists_have_a_value_for_each_block_that_there_is():
+def test_lists_have_a_value_for_each_distinct_block():
     model = txf.models.encoder(11, 4, 8, 2, share_blocks=2, window=[2, None])
     assert [model.get_layer(f"encoder_{i}").window for i in range(2)] == [2, None]
     windows = [2, None, 2, None]

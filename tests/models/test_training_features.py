@@ -44,5 +44,5 @@ def assert_same(actual, expected, tolerance, metric_tolerance):
     ({"jit_compile": True}, 1e-5, 1e-4), ({"steps_per_execution": 2}, 1e-5, 1e-4), ({"run_eagerly": True}, 1e-5, 1e-4),
     ({"dtype": "mixed_bfloat16"}, 0.02, 0.02), ({"dtype": "mixed_float16"}, 0.02, 0.02),
 ], ids=str)  # fmt: skip
-def test_other_ways_to_run_train_the_same(options, tolerance, metric_tolerance):
+def test_other_modes_of_compilation_train_the_same(options, tolerance, metric_tolerance):
     assert_same(trained(4, **options), plainly(4), tolerance, metric_tolerance)

@@ -26,7 +26,7 @@ def blocks_of(model):
 
 def test_base_model_has_the_papers_size():
     block = 4 * (768 * 768 + 768) + 2 * 768 * 3072 + 3072 + 768 + 4 * 768
-    # One of twelve blocks, for the others are alike. Table 1 of the paper says 86 million.
+    # One of twelve equal blocks. Table 1 of the paper gives 86 million.
     model = txf.models.image_classifier(224, 16, 1000, 1, 768, 12)
     assert model.count_params() + 11 * block == 86_567_656
     assert model.get_layer("encoder_0").count_params() == block
@@ -46,7 +46,7 @@ def test_defaults_are_the_papers(name):
 @pytest.mark.drawn(6)
 @builders
 @pytest.mark.parametrize("position", ["rotary", "alibi", "relative"])
-def test_positions_of_attention_take_the_place_of_learned_ones(name, position):
+def test_positions_in_attention_replace_learned_positions(name, position):
     model = BUILDERS[name](position=position)
     assert model.get_layer("embedding").position_encoding is None
     both = BUILDERS[name](position=position, position_encoding="learned")
@@ -56,7 +56,7 @@ def test_positions_of_attention_take_the_place_of_learned_ones(name, position):
     assert drawing.difference(model(IMAGES), model(turned)) > 1e-3
 
 
-def test_without_positions_the_class_token_does_not_know_where_patches_are():
+def test_without_positions_the_class_token_does_not_depend_on_the_order_of_patches():
     model = drawing.randomize(BUILDERS["image_classifier"](position_encoding=None))
     turned = IMAGES.reshape(2, 3, 2, 8, 3)[:, ::-1].reshape(2, 6, 8, 3)
     assert_same(numpy(model(IMAGES)), numpy(model(turned)), tolerance=1e-4)
@@ -80,7 +80,7 @@ def test_pooling_tells_the_class_token_from_the_patches(pooling):
     normed = (pooled - pooled.mean(1, keepdims=True)) / scale * gamma + beta
     kernel, bias = (drawing.array(weight) for weight in model.get_layer("logits").weights)
     np.testing.assert_allclose(numpy(model(IMAGES))[0], normed @ kernel + bias, atol=1e-4)
-    with pytest.raises(ValueError, match=f"pooling='{pooling}' takes the class token"):
+    with pytest.raises(ValueError, match=f"pooling='{pooling}' needs the class token"):
         BUILDERS["image_classifier"](pooling=pooling, class_token=False)
 
 
@@ -97,7 +97,7 @@ def test_no_pooling_reads_the_registers(pooling):
     assert "pooled_tokens" not in [layer.name for layer in plain.layers]
 
 
-def test_a_distillation_head_has_its_share_of_the_logits():
+def test_logits_are_the_mean_with_those_of_the_distillation_head():
     model = drawing.randomize(BUILDERS["image_classifier"](distillation_token=True, distillation_head=True))
     hidden = numpy(keras.Model(model.input, model.get_layer("encoder_norm").output)(IMAGES))[0]
     assert hidden.shape == (2, 8, 12)
@@ -110,7 +110,7 @@ def test_a_distillation_head_has_its_share_of_the_logits():
 
 
 @builders
-def test_a_model_for_other_sizes_takes_the_weights(name):
+def test_a_model_for_other_sizes_has_the_same_weights(name):
     fixed = drawing.randomize(BUILDERS[name]())
     free = BUILDERS[name](interpolate_positions=True)
     free.set_weights(fixed.get_weights())
