@@ -1,6 +1,6 @@
-"""Atomic writes: whenever a process is killed, a file or folder is complete, or as it was before.
+"""Atomic writes: after a process is killed, a file or folder is either complete or unchanged.
 
-The content goes to a temporary path beside the target; a rename then puts it in its place.
+The content is written to a temporary path next to the target, which is then renamed to the target.
 """
 
 import contextlib
@@ -17,10 +17,9 @@ from keras_txf.checks import short_repr
 
 @contextlib.contextmanager
 def atomic_file(path):
-    """Writes a file atomically: to a temporary path, which it yields, then renames it to `path`.
+    """Yields a temporary path for the content of a file, and then renames it to `path`.
 
-    Makes the folder of the file. An error within the scope removes the temporary file and leaves an older file as it
-    was.
+    Makes the folder of the file. An error within the scope removes the temporary file, and an older file is unchanged.
 
     Example:
 
@@ -43,11 +42,11 @@ def atomic_file(path):
 
 @contextlib.contextmanager
 def atomic_folder(folder):
-    """Writes a folder atomically: to a temporary folder beside it, which it yields, then renames it to `folder`.
+    """Yields a temporary folder next to `folder` for its content, and then renames it to `folder`.
 
-    Makes the folders above. An older folder is renamed first and removed last: no folder has the name between these two
-    renames. An error within the scope leaves the older folder as it was. The next call removes what a kill left behind,
-    so one process at a time may write a folder.
+    Makes the parent folders. An older folder is renamed first and removed last; between the two renames no folder has
+    the name. After an error within the scope the older folder is unchanged. The next call removes the temporary folders
+    of killed processes, so only one process at a time may write a folder.
     """
     folder = pathlib.Path(folder)
     new, old = (folder.with_name(f".{kind}-{uuid.uuid4().hex}.{folder.name}") for kind in ("unfinished", "replaced"))
@@ -71,7 +70,7 @@ def atomic_folder(folder):
 
 
 def copy_others(folder, new, names):
-    """Copies what an older folder holds under other names than `names` into the new one. Links stay links."""
+    """Copies the files and folders of an older folder, except `names`, to the new folder. Links stay links."""
     for file in folder.iterdir() if folder.is_dir() else ():
         if file.name in names:
             continue
@@ -86,23 +85,21 @@ def writing(name, path, *errors):
     """Turns an error of the disk within the scope into a ValueError that names the argument `name` and the path.
 
     Args:
-        name: the argument that the caller gave the path as.
+        name: the argument with the path.
         path: the target.
-        *errors: exceptions of the library that writes, beside those of Python and of safetensors.
+        *errors: exceptions of the library that writes, in addition to those of Python and of safetensors.
     """
     try:
         yield
     except (OSError, SafetensorError, *errors) as error:
         reason = re.sub(r"\s+", " ", re.sub(r"(\.unfinished-[0-9a-f]{32}|unfinished)\.", "", str(error)))[:300]
-        raise ValueError(
-            f"`{name}` must be a place that can be written to; received {short_repr(str(path))}: {reason}."
-        ) from error
+        raise ValueError(f"`{name}` must be a writable path; received {short_repr(str(path))}: {reason}.") from error
 
 
 def check_room(path, size):
-    """Raises OSError where `size` bytes do not fit on the disk; leaves a file of that size at `path`.
+    """Raises OSError if `size` bytes do not fit on the disk, else makes a file of this size at `path`.
 
-    HDF5 may end the process where it finds a full disk itself: h5py 3 does so while it closes the file.
+    HDF5 may end the process if it finds a full disk: h5py 3 does so while it closes the file.
     """
     if hasattr(os, "posix_fallocate"):  # on Linux
         with open(path, "wb") as file:
@@ -110,7 +107,7 @@ def check_room(path, size):
 
 
 def _remove_leftovers(kind, folder):
-    """Removes the temporary folders of one kind that earlier calls left beside `folder`."""
+    """Removes the temporary folders next to `folder` of killed calls; `kind` is "unfinished" or "replaced"."""
     for name in os.listdir(folder.parent):
         if re.fullmatch(rf"\.{kind}-[0-9a-f]{{32}}\.{re.escape(folder.name)}", name):
             shutil.rmtree(folder.parent / name, ignore_errors=True)

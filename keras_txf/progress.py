@@ -1,6 +1,6 @@
-"""Progress of long work on standard error: bars of tqdm, and a word while a function compiles.
+"""Progress of long work on standard error: bars of tqdm, and a message while a function compiles.
 
-With `verbose="auto"` both show in a terminal alone, and a bar only after a second. Logs, pipes and tests stay clean.
+With `verbose="auto"` both are shown only in a terminal, and a bar only after a second: not in logs, pipes and tests.
 """
 
 import contextlib
@@ -11,24 +11,24 @@ from keras_txf import checks
 
 
 def bar(items=None, total=None, unit="it", name=None, verbose="auto"):
-    """Shows how far some work is.
+    """Shows a progress bar.
 
     Args:
-        items: iterable that the work goes through; None to call `update(count)` by hand.
-        total: number of items, where `items` has no length and the number is known.
+        items: iterable of the work's items; None if the caller calls `update(count)`.
+        total: number of items, if `items` has no length and the number is known.
         unit: name of an item.
         name: name of the work.
         verbose: "auto", 0 for no bar or 1 for a bar.
 
     Returns:
-        An iterable of the items with `update` and `close`, which is a context too.
+        An iterable of the items, and a context manager, with `update` and `close`.
     """
     checks.verbosity("verbose", verbose)
     if not (_in_terminal() if verbose == "auto" else verbose):
         return _NoBar(items)
     try:
         tqdm = importlib.import_module("tqdm").tqdm
-    except ImportError:  # it comes with the extra `text`
+    except ImportError:  # the extra `text` installs tqdm
         return _NoBar(items)
     delay = 1 if verbose == "auto" else 0
     return tqdm(items, desc=name, total=total, unit=unit, file=sys.stderr, delay=delay, leave=bool(verbose == 1))
@@ -36,7 +36,7 @@ def bar(items=None, total=None, unit="it", name=None, verbose="auto"):
 
 @contextlib.contextmanager
 def word(text):
-    """Shows a text in a terminal, and takes it away at the end of the scope."""
+    """Shows a text in a terminal, and erases it at the end of the scope."""
     shown = text if _in_terminal() else ""
     print(shown, end="", file=sys.stderr, flush=True)
     try:

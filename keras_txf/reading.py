@@ -13,16 +13,16 @@ from keras_txf.checks import short_repr
 LARGEST_JSON = 10**8  # bytes; the limit of safetensors for a header
 DEEPEST_JSON = 32
 MOST_COMPRESSED = 100  # times; Keras itself does not compress
-LONGEST_REASON = 600  # characters of another package's error, which may hold any part of the file
-POINTER = b"version https://git-lfs.github.com/spec/"  # what a file begins with that stands for a large one
-COMPLETE = ".complete-save"  # folder within a checkpoint's folder: the files of a save that was killed as it moved them
+LONGEST_REASON = 600  # characters of another package's error, which may contain any part of the file
+POINTER = b"version https://git-lfs.github.com/spec/"  # first bytes of a pointer of Git LFS
+COMPLETE = ".complete-save"  # subfolder of a checkpoint: complete files of a save that was killed while it moved them
 
 
 @contextlib.contextmanager
 def reading(*paths):
-    """Turns an error within the scope, which reads a file or several of a folder, into a ValueError that names them.
+    """Turns an error within the scope, which reads files of one folder, into a ValueError that names the files.
 
-    Keeps errors that name the files already, an OSError of a file, and the ImportError of a missing package.
+    Errors that already name the files, an OSError of a file, and the ImportError of a missing package pass unchanged.
 
     Example:
 
@@ -36,7 +36,7 @@ def reading(*paths):
     except ImportError:
         raise
     except BaseException as error:
-        # A panic of a package in Rust is no Exception.
+        # A panic of a Rust package is not an Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         for path in () if isinstance(error, OSError) else paths:
@@ -50,7 +50,7 @@ def reading(*paths):
 
 
 def refuse_pointer(path):
-    """Refuses a pointer of Git LFS, which stands in place of a large file until Git fetches it."""
+    """Raises ValueError for a pointer of Git LFS, the placeholder of a large file that Git has not fetched."""
     start = b""
     if os.path.isfile(path):  # a pipe would block
         with contextlib.suppress(OSError), open(path, "rb") as file:
@@ -63,21 +63,21 @@ def refuse_pointer(path):
 
 
 def file_of(folder, name):
-    """Returns the path of a file of a checkpoint's folder, which is in `COMPLETE` after a save that was killed."""
+    """Returns the path of a file in a checkpoint's folder, or in its subfolder `COMPLETE` after a killed save."""
     new = pathlib.Path(folder) / COMPLETE / name
     return new if os.path.isfile(new) else pathlib.Path(folder) / name
 
 
 def within(folder, path):
-    """Returns a path of a file in a folder; refuses one that leads out of the folder, links resolved.
+    """Returns the path of a file in a folder; raises ValueError if the path, with links resolved, leaves the folder.
 
-    The Hub's cache is such a folder too, whose files are links to `blobs` beside its `snapshots`.
+    In the Hub's cache links to the folder `blobs` next to `snapshots` are allowed.
     """
     folder, target = pathlib.Path(os.path.realpath(folder)), pathlib.Path(os.path.realpath(path))
     homes = [folder, *([folder.parents[1] / "blobs"] if folder.parent.name == "snapshots" else [])]
     if not any(target.is_relative_to(home) for home in homes):
         raise ValueError(
-            f"`folder` must hold its files itself; {short_repr(str(path))} leads out of it, to "
+            f"`folder` must contain its files; received {short_repr(str(path))}, which leads out of it, to "
             f"{short_repr(str(target))}."
         )
     return path
@@ -91,7 +91,7 @@ def read_json(path, name="folder"):
         if not path.is_file():  # reading a pipe would block
             raise ValueError("there is no such file")
         if path.stat().st_size > LARGEST_JSON:
-            raise ValueError(f"it has {path.stat().st_size} bytes, where {LARGEST_JSON} are the most")
+            raise ValueError(f"it has {path.stat().st_size} bytes, and the limit is {LARGEST_JSON}")
         return parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(
@@ -100,7 +100,7 @@ def read_json(path, name="folder"):
 
 
 def check_archive(path):
-    """Refuses a `.keras` file whose members would fill the memory: Keras reads whatever size they have."""
+    """Raises ValueError for a `.keras` file whose members would fill the memory: Keras does not limit their size."""
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             most = LARGEST_JSON if member.filename.endswith(".json") else member.file_size
@@ -113,7 +113,7 @@ def check_archive(path):
 
 
 def parse_json(text):
-    """Parses the dict of a text; ValueError for another value, a key that occurs twice, or a depth beyond the limit."""
+    """Parses a JSON object; raises ValueError for another value, a duplicate key, or a depth beyond the limit."""
     value = json.loads(text, object_pairs_hook=_without_duplicates)
     if not isinstance(value, dict):
         raise ValueError(f"it must be a JSON object; received {type(value).__name__}")
@@ -123,7 +123,7 @@ def parse_json(text):
 
 
 def shortened(text):
-    """Cuts the middle out of a long text of an error."""
+    """Shortens a long error message by its middle."""
     half = LONGEST_REASON // 2
     return text if len(text) <= LONGEST_REASON else f"{text[:half]} ... {text[-half:]}"
 

@@ -1,7 +1,7 @@
-"""Runs what files of strangers ask for, templates and regular expressions, in a process with limits.
+"""Runs untrusted templates and regular expressions from files in a process with limits.
 
-A template of 22 characters can fill the memory, and a regular expression can run without end. No limit within this
-process would stop them.
+A template of 22 characters can fill the memory, and a regular expression can run forever. A limit within the main
+process could not stop them.
 """
 
 import atexit
@@ -32,11 +32,11 @@ class StrangersError(ValueError):
 
 
 def ask(function, *arguments):
-    """Calls a function of `strangers_process` in a process that ends with this one.
+    """Calls a function of `strangers_process` in a process that ends with this process.
 
     Args:
         function: name of the function.
-        *arguments: of JSON's types.
+        *arguments: values of JSON types.
 
     Raises:
         StrangersError: the function raised an error, or took too much time or memory.
@@ -48,14 +48,14 @@ def ask(function, *arguments):
         answer = _exchange(_state.process, json.dumps([function, arguments]), SECONDS)
         if answer is None:
             stop()
-            raise StrangersError("TimeoutError", f"it took more than {SECONDS} seconds, or {MEMORY // 2**20} MiB")
+            raise StrangersError("TimeoutError", f"it took more than {SECONDS} seconds or {MEMORY // 2**20} MiB")
     if len(answer) > 1:
         raise StrangersError(*answer[1:])
     return answer[0]
 
 
 def stop():
-    """Ends the process; the next call starts another one."""
+    """Ends the process; the next call starts a new process."""
     process, _state.process = _state.process, None
     if process is not None:
         process.kill()
@@ -75,7 +75,7 @@ def _start():
 
 
 def _exchange(process, line, seconds):
-    """Sends a line and returns the answer, or None of a process that ended or was killed after so many seconds."""
+    """Sends a line and returns the answer; None if the process ended or was killed after `seconds`."""
     timer = threading.Timer(seconds, process.kill)
     timer.daemon = True
     timer.start()
@@ -97,7 +97,7 @@ class _State:
 
 
 def _forget():
-    """After a fork: the process answers the parent alone."""
+    """Forgets the process after a fork, since it answers only the parent."""
     global _state
     _state = _State()
 

@@ -1,7 +1,7 @@
-"""Computes what files of strangers ask for: Jinja templates and regular expressions.
+"""Evaluates untrusted Jinja templates and regular expressions.
 
-`strangers.ask` runs this file as a process of its own, with limits. The file imports nothing of the package, since that
-would take seconds.
+`strangers.ask` runs this file as a separate process with limits. The file does not import the package, which would take
+seconds.
 """
 
 import datetime
@@ -24,10 +24,10 @@ def check(source):
 
 
 def render(source, marks, variables):
-    """Returns the text of a template. With `marks` there are `MARKS` around the text of `{% generation %}` blocks."""
+    """Returns the text of a template. With `marks`, `MARKS` enclose the text of `{% generation %}` blocks."""
     text = template(source, marks).render(variables)
     if len(text) > LONGEST:
-        raise OverflowError(f"the text has {len(text)} characters, where {LONGEST} are the most")
+        raise OverflowError(f"the text has {len(text)} characters, and the limit is {LONGEST}")
     return text
 
 
@@ -36,7 +36,7 @@ def full_match(pattern, text):
 
 
 def match(pattern, text):
-    """Returns the groups of a match at the beginning of a text, None without a match."""
+    """Returns the groups of a match at the beginning of a text; None without a match."""
     found = re.match(pattern, text)
     return found and found.groups()
 
@@ -48,14 +48,14 @@ def template(source, marks):
 
 @functools.cache
 def environment(marks):
-    """The sandbox of all templates, as transformers sets it up."""
+    """The sandbox for all templates, with the settings of transformers."""
     import jinja2.ext
     import jinja2.sandbox
 
     first, last = MARKS if marks else ("", "")
 
     class Generation(jinja2.ext.Extension):
-        """The block `{% generation %}`, which renders what it holds."""
+        """The block `{% generation %}`, which renders its content."""
 
         tags = {"generation"}
 
@@ -76,7 +76,7 @@ def environment(marks):
 
 
 def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-    """Jinja's own filter would escape letters for HTML."""
+    """The filter `tojson`. Jinja's own filter would escape letters for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -91,7 +91,7 @@ def strftime_now(form):
 
 
 def limit_memory(size):
-    """Limits the memory of this process to so many bytes, where the system can: Windows and macOS cannot."""
+    """Limits the memory of this process to `size` bytes; not possible on Windows and macOS."""
     try:
         import resource
 
@@ -101,7 +101,7 @@ def limit_memory(size):
 
 
 def main():
-    """Answers each line of JSON by one: [name of a function, arguments] by [result] or [None, class, reason, line]."""
+    """Answers each line of JSON: [name of a function, arguments] -> [result] or [None, class, reason, line]."""
     limit_memory(int(sys.argv[1]))
     functions = {function.__name__: function for function in (check, render, match, full_match)}
     print(json.dumps("ready"), flush=True)
@@ -109,7 +109,7 @@ def main():
         name, arguments = json.loads(request)
         try:
             answer = [functions[name](*arguments)]
-        except Exception as error:  # a template may do anything that the sandbox lets it
+        except Exception as error:  # a template may raise any error
             answer = [None, type(error).__name__, str(error)[:1000], getattr(error, "lineno", None)]
         print(json.dumps(answer), flush=True)
 

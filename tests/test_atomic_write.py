@@ -62,7 +62,7 @@ def test_a_killed_folder_is_old_or_new_or_between_two_renames(tmp_path):
 def test_an_error_leaves_what_was_there(write, name, tmp_path):
     target = tmp_path / "target"
     write(target, "old")
-    with pytest.raises(ValueError, match=f"`{name}` must be a place that can be written to; received '.*target': "):
+    with pytest.raises(ValueError, match=f"`{name}` must be a writable path; received '.*target': "):
         with full_disk(2):
             write(target, "longer")
     assert os.listdir(tmp_path) == ["target"]
@@ -75,7 +75,7 @@ def test_an_error_leaves_what_was_there(write, name, tmp_path):
 def test_a_message_has_no_temporary_path(tmp_path):
     (tmp_path / "file").write_text("mine")
     for write in (write_file, write_folder):
-        with pytest.raises(ValueError, match="must be a place that can be written to") as error:
+        with pytest.raises(ValueError, match="must be a writable path") as error:
             write(tmp_path / "file" / "inner")
         assert "unfinished" not in str(error.value) and "\n" not in str(error.value)
 

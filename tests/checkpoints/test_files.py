@@ -79,7 +79,7 @@ def test_a_pipe_is_not_waited_for(folder, name):
 def test_a_config_without_end(folder, monkeypatch):
     monkeypatch.setattr(reading, "LARGEST_JSON", 1000)
     (folder / CONFIG).write_text(json.dumps(GPT2) + " " * 1000)
-    refuses(folder, CONFIG, "1000 are the most")
+    refuses(folder, CONFIG, "the limit is 1000")
 
 
 def test_no_weights(folder):

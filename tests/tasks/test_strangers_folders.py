@@ -28,7 +28,7 @@ def test_modules_stay_in_their_folder(kind, where, folder):
     modules.append((kind, where.format(folder.parent)))
     content = [{"type": f"sentence_transformers.models.{name}", "path": path} for name, path in modules]
     (folder / "modules.json").write_text(json.dumps(content))
-    refused(lambda: embedder.from_checkpoint(folder), ["`folder` must hold its files itself", " leads out of it, to "])
+    refused(lambda: embedder.from_checkpoint(folder), ["`folder` must contain its files", " leads out of it, to "])
 
 
 def test_save_publishes_no_file_behind_a_link(folder, tmp_path):

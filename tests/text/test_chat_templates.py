@@ -157,7 +157,7 @@ def test_a_folder_without_a_template_returns_none(tmp_path):
     with pytest.raises(ValueError, match="`template` must have names that are file names; received '../a'"):
         text.ChatTemplate({"default": "a", "../a": "b"}).save(tmp_path)
     (tmp_path / "file").write_text("")
-    refused(lambda: text.ChatTemplate("a").save(tmp_path / "file"), ["`folder` must be a place that can be written to"])
+    refused(lambda: text.ChatTemplate("a").save(tmp_path / "file"), ["`folder` must be a writable path"])
 
 
 def test_without_jinja2_the_error_says_what_to_install(tmp_path, monkeypatch):

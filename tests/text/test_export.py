@@ -326,7 +326,7 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
         raise OSError("the disk is full")
 
     monkeypatch.setattr(tf.saved_model, "save", fail)
-    with pytest.raises(ValueError, match="`folder` must be a place that can be written to; .*full"):
+    with pytest.raises(ValueError, match="`folder` must be a writable path; .*full"):
         txf.text.export(model, LETTERS, folder, overwrite=True)
     assert os.listdir(folder.parent) == ["model"] and (folder / "saved_model.pb").is_file()
 
@@ -334,7 +334,7 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
         raise tf.errors.PermissionDeniedError(None, None, f"{path}; Permission denied")
 
     monkeypatch.setattr(tf.saved_model, "save", forbid)
-    with pytest.raises(ValueError, match="`folder` must be a place that can be written to") as error:
+    with pytest.raises(ValueError, match="`folder` must be a writable path") as error:
         txf.text.export(model, LETTERS, folder, overwrite=True)
     assert "Permission denied" in str(error.value) and "unfinished" not in str(error.value)
     monkeypatch.undo()

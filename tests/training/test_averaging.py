@@ -175,7 +175,7 @@ def test_arguments_of_another_kind(tmp_path):
     refused(lambda: txf.training.KeepCheckpoints(tmp_path, keep=0), ["`keep` must be a positive integer; received 0"])
     (tmp_path / "file").write_text("")
     refused(lambda: txf.training.KeepCheckpoints(tmp_path / "file"), ["`folder` must be a folder", "file"])
-    with pytest.raises(ValueError, match="`folder` must be a place that can be written to; .*inner"):
+    with pytest.raises(ValueError, match="`folder` must be a writable path; .*inner"):
         fit(model, tmp_path / "file" / "inner")
 
 
@@ -186,7 +186,7 @@ def test_a_full_disk_leaves_the_epochs_before(tmp_path):
     [before] = tmp_path.iterdir()
     content, limit = before.read_bytes(), 1
     while limit < len(content):  # HDF5 itself would end the process at some of these sizes
-        words = "`folder` must be a place that can be written to; received '.*epoch_00002"
+        words = "`folder` must be a writable path; received '.*epoch_00002"
         with pytest.raises(ValueError, match=words) as error, full_disk(limit):
             fit(model, tmp_path, epochs=2, initial_epoch=1)
         assert "\n" not in str(error.value) and len(str(error.value)) < 700

@@ -205,7 +205,7 @@ def test_a_place_that_cannot_be_written_to(tmp_path):
     with pytest.raises(ValueError, match="`file` must be a file, such as .*; received .*, which is a folder"):
         txf.training.Resume(tmp_path)
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(ValueError, match="`file` must be a place that can be written to; received .*one.npz"):
+    with pytest.raises(ValueError, match="`file` must be a writable path; received .*one.npz"):
         train(tmp_path / "file" / "one.npz", cut=(0, 0))  # before the first step
 
 
@@ -215,7 +215,7 @@ def test_a_full_disk_leaves_the_epoch_before(tmp_path):
     train(file, epochs=1)
     content = file.read_bytes()
     for limit in range(1, len(content), 1 + len(content) // 15):
-        words = "`file` must be a place that can be written to; received .*one.npz"
+        words = "`file` must be a writable path; received .*one.npz"
         with pytest.raises(ValueError, match=words), full_disk(limit):
             train(file, epochs=2)
         assert [file] == list(tmp_path.iterdir()) and file.read_bytes() == content

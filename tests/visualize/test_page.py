@@ -126,7 +126,7 @@ def test_the_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
         raise OSError("No space left on device")
 
     monkeypatch.setattr(pathlib.Path, "write_text", full)
-    with pytest.raises(ValueError, match="`path` must be a place that can be written to; .*No space left"):
+    with pytest.raises(ValueError, match="`path` must be a writable path; .*No space left"):
         view_attention({"a": weights(2, 2, 2)}, ["x", "y"], path=path)
     assert path.read_bytes().decode() == page.html and os.listdir(path.parent) == ["page.html"]
 
