@@ -132,7 +132,7 @@ CLASSES = {"architectures": ["EuroBertForSequenceClassification"], "num_labels":
     ("mixtral", {"router_jitter_noise": 0.1}, ["'router_jitter_noise' in"]),
     ("deberta", {"talking_head": True}, ["'talking_head' in"]),
     ("deberta", {"pos_att_type": ["c2p", "p2p"]}, ["'pos_att_type' in"]),
-    ("deberta", {"pos_att_type": ...}, ["`content_to_position` and `position_to_content`"]),
+    ("deberta", {"pos_att_type": ...}, ["`content_to_position` or `position_to_content`"]),
     ("deberta", {"relative_attention": False}, ["'pos_att_type' in"]),
     ("deberta-v2", {"embedding_size": 6}, ["'embedding_size' in"]),
     ("deberta-v2", {"conv_groups": 2}, ["'conv_groups' in"]),

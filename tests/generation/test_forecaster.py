@@ -109,7 +109,7 @@ def test_draws_follow_the_seed_and_come_back_from_a_file(tmp_path):
     streamed = np.stack([*again.forecast(SERIES, STEPS, seed=3, num_return_sequences=4, stream=True)], axis=2)
     drawing.assert_same(streamed, found, 1e-4)
     unsaved = txf.models.forecaster(build("gru"), lambda outputs: outputs)
-    with pytest.raises(ValueError, match="`feedback` must be a function that .*register_keras_serializable"):
+    with pytest.raises(ValueError, match="`feedback` must be registered by .*register_keras_serializable"):
         unsaved.save(tmp_path / "model.keras")
 
 
@@ -122,7 +122,7 @@ def both_ways(x):
     [
         ({"outputs": 2}, "`feedback` must compute the next 3 .* 2 outputs"),
         ({"outputs": 2, "feedback": lambda outputs: outputs}, r"\(batch, 3\); received shape \(3, 2\)"),
-        ({"feedback": lambda outputs, more: outputs}, "`feedback` .* no other arguments"),
+        ({"feedback": lambda outputs, more: outputs}, "`feedback` .* without other arguments"),
         ({"feedback": L.Dense(3)}, "`feedback` .* without weights"),
         ({"future_features": 3}, "`future_features`"),
         ({"series": "context"}, "`series` must be one of"),
