@@ -194,7 +194,7 @@ DAMAGES = [
     (lambda config, tensors: tensors.pop(A), [A]), (lambda config, tensors: tensors.pop(B), [B]),
     (lambda config, tensors: tensors.clear(), ["lora_A"]), (more("surplus"), ["surplus"]),
     (more("base_model.model.lm_head.lora_A.weight"), ["lm_head.lora_A", "tied"]),
-    (more("base_model.model.transformer.wte.lora_embedding_A"), ["wte", "no Dense layer"]),
+    (more("base_model.model.transformer.wte.lora_embedding_A"), ["wte", "not a Dense layer"]),
     (more(A.replace("h.1", "h.7")), ["h.7"]), (more(A.replace("c_attn", "c_fc")), ["c_fc"]),
     (more(A.replace("lora_A.weight", "lora_magnitude_vector")), ["lora_magnitude_vector"]),
     (lambda config, tensors: tensors.update({"base_model.model.transformer.ln_f.weight": tensors[A][0]}), ["ln_f"]),
