@@ -1,6 +1,6 @@
 """Runs the graph of a functional model with other calls of its layers, and reads its operations and masks.
 
-Keras has no public way to run a graph on values so: `clone_model(call_function=...)` builds another model.
+Keras has no public way to do this on values: `clone_model(call_function=...)` builds another model.
 """
 
 import contextlib
