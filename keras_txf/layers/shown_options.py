@@ -66,7 +66,9 @@ def take_options(cls, options):
     """
     defaults = _defaults(option_table(cls.__init__))
     own = {name: options.pop(name, default) for name, default in defaults.items()}
-    known_names(f"an option of {cls.__name__}", OF_PARTS.keys() & options.keys(), defaults)  # before Keras' shorter error
+    known_names(
+        f"an option of {cls.__name__}", OF_PARTS.keys() & options.keys(), defaults
+    )  # before Keras' shorter error
     return checked(_options_hint(cls.__init__), own)
 
 

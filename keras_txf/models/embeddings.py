@@ -72,18 +72,18 @@ def check_vector_options(options, table):
             )
 
 
-def check_embedding(layer, options, names):
+def check_embedding(layer, options, defaults):
     """Raises ValueError if `embedding` is not a layer or None, or is a layer next to an option that it replaces.
 
     Args:
         layer: the value of `embedding`.
-        options: the options that differ from their defaults.
-        names: names of the options that a layer replaces.
+        options: the options of a builder.
+        defaults: the options that a layer replaces, with their defaults.
     """
     if take_layer("embedding", layer) is None:
         return
-    for name in names:
-        if name in options:
+    for name, default in defaults.items():
+        if name in options and options[name] is not default and short_repr(options[name]) != short_repr(default):
             raise ValueError(
                 f"`{name}` does not go with a layer as `embedding`, which replaces this option; received "
                 f"{short_repr(options[name])}."

@@ -64,8 +64,7 @@ def sort_options(builder, block_class, options, table, embedding_options=EMBEDDI
     options |= checked(table, {name: value for name, value in options.items() if name not in block_names})
     block = {name: options[name] for name in block_names & options.keys()}
     layer = options.get("embedding")
-    chosen = {name: value for name, value in options.items() if value != defaults.get(name, value)}
-    embeddings.check_embedding(layer, chosen, embedding_options)
+    embeddings.check_embedding(layer, options, {name: defaults.get(name) for name in embedding_options})
     embedding = {layer_name: options[name] for name, layer_name in embedding_options.items() if name in options}
     embedding["position_encoding"] = resolve_encoding(options)
     final_norm = options.get("final_norm")
