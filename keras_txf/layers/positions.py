@@ -250,7 +250,7 @@ def _check_instance(position, num_heads):
         )
     if getattr(position, "num_heads", num_heads) != num_heads:
         raise ValueError(
-            f"`position` must have num_heads={num_heads}, as its attention; received {position.num_heads}."
+            f"`position` must have num_heads={num_heads}, as its attention; received num_heads={position.num_heads}."
         )
 
 
