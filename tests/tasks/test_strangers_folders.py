@@ -37,7 +37,7 @@ def test_save_publishes_no_file_behind_a_link(folder, tmp_path):
     model = txf.checkpoints.load(folder)
     for save in (lambda: txf.checkpoints.save(model, tmp_path / "new"),
                  lambda: embedder.from_checkpoint(folder).save(tmp_path / "new")):  # fmt: skip
-        refused(save, ["tokenizer_secret.json' leads out of it, to ", "secret'"])
+        refused(save, ["tokenizer_secret.json', which leads out of it, to ", "secret'"])
     assert not (tmp_path / "new").exists()
 
 

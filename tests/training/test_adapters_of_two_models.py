@@ -80,7 +80,7 @@ def test_both_are_trained_saved_loaded_and_merged(names, tmp_path):
 def test_checkpoints_are_refused_and_go_each_by_itself(tmp_path):
     model, words = (
         two_towers(),
-        ["`model` must have one weight of each path", "received 2 of", "each of the models inside"],
+        ["`model` must have one weight of each path", "received 2 of", "each of its inner models"],
     )
     refused(lambda: txf.checkpoints.save(model, tmp_path / "new", BERT), words)
     add_adapter(model)
