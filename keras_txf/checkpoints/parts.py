@@ -67,7 +67,8 @@ def with_parts(builder, options):
             return _with_sides(options, sides)
     if "embedding" in parameters:
         options = _with_embedding(options)
-    return block_parts(options, causal=getattr(builder, "func", builder).__name__ == "decoder_generator")
+    name = getattr(builder, "func", builder).__name__
+    return block_parts(options, causal=name in ("decoder", "decoder_generator"), cross_attention=name == "decoder")
 
 
 def block_parts(options, causal=False, cross_attention=False):

@@ -93,7 +93,7 @@ GENERATOR = [  # the mode, and options
     ("full", {"embedding": txf.layers.PositionalEmbedding(11, 8), "tie_embeddings": False}),
     ("full", {"embedding": txf.layers.PositionalEmbedding(11, 12, token_dim=8)}),
     ("full", {"dtype": "mixed_bfloat16"}),
-    *((mode, {"activation": COUNTING}) for mode in ("full", "activations", "larger_than")),
+    *((mode, {"activation": COUNTING, "feed_forward": None}) for mode in ("full", "activations", "larger_than")),
 ]
 
 
