@@ -52,7 +52,7 @@ CASES = [
     ({**GENERATOR, "name": "gemma"}, {"sampler": Beam(3), "num_return_sequences": 2, "stop_ids": [9, 8]}, True),
     ({**GENERATOR, "name": "alibi and window"}, {"sampler": Contrastive(3)}, True),
     ({**GENERATOR, "name": "scores too"}, {}, False),
-    ({**PAIR, "name": "llama"}, {"stop_ids": 9, "start_id": 4}, False),
+    ({**PAIR, "name": "llama"}, {"stop_ids": 1, "start_id": 4}, False),
     ({**PAIR, "name": "llama"}, {"sampler": Beam(2)}, True),
     ({**PAIR, "name": "t5", "start_id": 0}, {"max_new_tokens": 6}, False),
 ]
