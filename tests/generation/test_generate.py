@@ -43,6 +43,9 @@ FEWER = ["decoder_generator", pytest.param("encoder_decoder", marks=pytest.mark.
 def make(kind, name="defaults", **more):
     sizes = (VOCABULARY,) * (2 if kind == "encoder_decoder" else 1)
     options = {"num_layers": 1, "dim": 8, "num_heads": 2, **OPTIONS[name], **more}
+    if "embedding" in options and "pad_id" in options:
+        config = {**options["embedding"].get_config(), "pad_id": options.pop("pad_id")}
+        options["embedding"] = txf.layers.PositionalEmbedding.from_config(config)
     build = getattr(txf.models, kind)
     return enliven(build(*sizes, **with_parts(build, options)), 8 if kind == "encoder_decoder" else 4)
 
