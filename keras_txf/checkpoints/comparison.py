@@ -15,8 +15,8 @@ from keras_txf.layers.token_input import embedded_input, inputs_by_name
 
 # Options without an effect on the outputs, options that the shapes of weights show, and parts, which have options.
 UNCOMPARED = re.compile(
-    r"(.*/)?(units|.*max_length|.*dropout|.*initializer|stochastic_depth|layer_scale|attention|feed_forward|norm_bias|"
-    r"load_balancing|.*drop_remainder|.*interpolate_positions)(_of_\w+)?"
+    r"(.*/)?(units|.*max_length|.*dropout|.*initializer|stochastic_depth|layer_scale|attention|"
+    r"cross_attention|feed_forward|norm_bias|load_balancing|.*drop_remainder|.*interpolate_positions)(_of_\w+)?"
 )
 OF_PARTS = {*OPTIONS["attention"], *OPTIONS["feed_forward"], "attention", "feed_forward", "use_bias"}
 NORMS = {"LayerNormalization": "layer", "RMSNormalization": "rms", "ZeroCenteredRMSNormalization": "rms_zero_centered"}
