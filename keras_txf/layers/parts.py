@@ -56,24 +56,25 @@ def take_layer(name, value):
     return layer
 
 
-def check_replaced(part, options, defaults, keep=()):
-    """Raises ValueError if an option that a layer as `part` replaces differs from its default.
+def check_replaced(part, options, defaults, names):
+    """Raises ValueError for an option that a layer as a part replaces, unless the option has its default.
 
     Args:
-        part: a key of `OPTIONS`.
-        options: the options of the block.
-        defaults: their defaults.
-        keep: names of options that the layer does not replace.
+        part: name of the part.
+        options, defaults: dicts of the options, and of their defaults.
+        names: names of the options that the layer replaces.
     """
-    for name in OPTIONS[part]:
-        if name in keep or name not in options:
-            continue
-        value, default = options[name], defaults[name]
-        if value is not default and value != default:
+    for name in names:
+        if name in options and not _equals(options[name], defaults[name]):
             raise ValueError(
                 f"`{name}` does not go with a layer as `{part}`, which replaces this option; received "
-                f"{short_repr(value)}."
+                f"{short_repr(options[name])}."
             )
+
+
+def _equals(value, default):
+    """Whether a value is a default; an array, which has no truth value, is not."""
+    return value is default or getattr(value, "shape", ()) == () and bool(value == default)
 
 
 def copy_layer(layer, name, owner_name="", dtype=None, **changed):

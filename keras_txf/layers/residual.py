@@ -86,11 +86,11 @@ class Residual:
             names.append(f"{sublayer}_post_norm")
         return names
 
-    def add_layers(self, block, sublayers):
-        """Makes the norms, factors and dropouts of a block; `sublayers` holds the names of the block's sublayers."""
+    def add_layers(self, block):
+        """Makes the norms and factors of `block.sublayers`, the names of its sublayers, and the block's dropouts."""
         check_placement(self.kind, block.norm_placement)
         dtype = block.dtype_policy
-        for name in sublayers:
+        for name in block.sublayers:
             if self.layer_scale is not None:
                 setattr(block, f"{name}_scale", LayerScale(self.layer_scale, dtype=dtype, name=f"{name}_scale"))
             for norm_name in self.norms_of(block, name):
@@ -102,9 +102,9 @@ class Residual:
             self.stochastic_depth, noise_shape=(None, 1, 1), dtype=dtype, name="stochastic_depth"
         )
 
-    def build(self, block, sublayers, shape):
+    def build(self, block, shape):
         """Builds the norms and factors of `add_layers`; `shape` is (B, T, D)."""
-        for name in sublayers:
+        for name in block.sublayers:
             if self.layer_scale is not None:
                 getattr(block, f"{name}_scale").build(shape)
             for norm_name in self.norms_of(block, name):

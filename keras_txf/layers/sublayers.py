@@ -7,7 +7,16 @@ from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention
 from keras_txf.layers.feed_forward import FeedForward
 from keras_txf.layers.norms import check_norm
 from keras_txf.layers.option_tables import DecoderBlockOptions, EncoderBlockOptions
-from keras_txf.layers.parts import Pattern, build_part, check_replaced, check_width, is_layer, output_shape, take_layer
+from keras_txf.layers.parts import (
+    OPTIONS,
+    Pattern,
+    build_part,
+    check_replaced,
+    check_width,
+    is_layer,
+    output_shape,
+    take_layer,
+)
 from keras_txf.layers.residual import PLACEMENTS, as_residual
 from keras_txf.layers.serialization import inherit, revive
 from keras_txf.layers.shown_options import default_options
@@ -26,8 +35,8 @@ def set_options(block, num_heads, options):
     for part in ("attention", "feed_forward", "norm"):
         if is_layer(options[part]):
             # A cross-attention that the block makes has the options of the self-attention, except these two.
-            keep = set(options) - {"window", "position"} if part == "attention" and makes_cross_attention else ()
-            check_replaced(part, options, DEFAULTS, keep)
+            shares = part == "attention" and makes_cross_attention
+            check_replaced(part, options, DEFAULTS, ("window", "position") if shares else OPTIONS[part])
     options["norm"] = check_norm(options["norm"])
     parts = ["attention", "feed_forward"]
     if is_layer(options.get("cross_attention")):
@@ -61,7 +70,7 @@ def add_sublayers(block, causal, cross_attention=False):
         if block.cross_attention_layer is None:
             options = inherit_attention(block, CrossAttention, causal=False, name="cross_attention")
             block.cross_attention_layer = CrossAttention(**options)
-    block.stream.add_layers(block, block.sublayers)
+    block.stream.add_layers(block)
 
 
 def inherit_attention(block, cls, **changed):
@@ -80,7 +89,7 @@ def build_sublayers(block, shape, context_shape=None):
     build_part(block.feed_forward, shape)
     if block.given_parts["feed_forward"] is not None:
         check_width("feed_forward", block.feed_forward, output_shape(block.feed_forward, shape), shape)
-    block.stream.build(block, block.sublayers, shape)
+    block.stream.build(block, shape)
     block.input_spec = keras.layers.InputSpec(axes={-1: shape[-1]})
 
 

@@ -112,8 +112,8 @@ def dual_encoder(
     text_defaults = {**default_options(EncoderOptions), **of_both, "causal": True}
     image_sizes, image = _tower("image_options", image_options, sizes, options, image_defaults)
     text_sizes, text = _tower("text_options", text_options, sizes, options, text_defaults)
-    image_pool = make_pooling("image_pooling", image_pooling, "image_pooling", image["dtype"])
-    text_pool = make_pooling("text_pooling", text_pooling, "text_pooling", text["dtype"])
+    image_pool = make_pooling("image_pooling", image_pooling, image["dtype"])
+    text_pool = make_pooling("text_pooling", text_pooling, text["dtype"])
     width = dim if checks.optional(checks.size, "projection_dim", projection_dim) is None else projection_dim
 
     image["class_token"] = token_for_pooling("image_pooling", getattr(image_pool, "kind", None), image)

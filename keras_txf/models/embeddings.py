@@ -10,7 +10,7 @@ from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers import PositionalEmbedding
 from keras_txf.layers.features import FeatureEmbedding, MaskedVectors
-from keras_txf.layers.parts import copy_layer, take_layer
+from keras_txf.layers.parts import copy_layer
 from keras_txf.layers.sequence_ends import Start, StartPositions
 from keras_txf.layers.shown_options import default_options
 
@@ -69,24 +69,6 @@ def check_vector_options(options, table):
         if name in options and options[name] != defaults.get(name):
             raise ValueError(
                 f"`{name}` does not go with `input_dim`: it is for tokens; received {short_repr(options[name])}."
-            )
-
-
-def check_embedding(layer, options, defaults):
-    """Raises ValueError if `embedding` is not a layer or None, or is a layer next to an option that it replaces.
-
-    Args:
-        layer: the value of `embedding`.
-        options: the options of a builder.
-        defaults: the options that a layer replaces, with their defaults.
-    """
-    if take_layer("embedding", layer) is None:
-        return
-    for name, default in defaults.items():
-        if name in options and options[name] is not default and short_repr(options[name]) != short_repr(default):
-            raise ValueError(
-                f"`{name}` does not go with a layer as `embedding`, which replaces this option; received "
-                f"{short_repr(options[name])}."
             )
 
 

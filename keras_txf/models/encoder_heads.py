@@ -64,7 +64,7 @@ def encoder_classifier(
     inputs, result, _, options = encode(
         "encoder_classifier", vocab_size, sizes, options, token_type_ids=token_type_ids, scores=return_attention_scores
     )
-    x = make_pooling("pooling", head["pooling"], "pooling", options.dtype)(result.output)
+    x = make_pooling("pooling", head["pooling"], options.dtype)(result.output)
     logits = class_logits(x, num_classes, dim, head, options.dtype)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     return stack.make_model(inputs, outputs, name, "encoder_classifier", CheckedModel)

@@ -63,11 +63,11 @@ def class_logits(x, num_classes, width, head, dtype):
     return Projection(num_classes, use_bias=head.get("logit_bias", True), dtype=dtype, name="logits")(x)
 
 
-def make_pooling(argument, pooling, name, dtype):
-    """Makes a `Pooling` by its kind, or copies a layer."""
+def make_pooling(name, pooling, dtype):
+    """Makes a `Pooling` by its kind, or copies a layer; `name` is the argument's and the layer's."""
     if isinstance(pooling, keras.layers.Layer):
         return copy_layer(pooling, name, dtype=dtype)
-    return Pooling(checks.one_of(argument, pooling, POOLINGS), dtype=dtype, name=name)
+    return Pooling(checks.one_of(name, pooling, POOLINGS), dtype=dtype, name=name)
 
 
 @dataclasses.dataclass

@@ -11,12 +11,11 @@ from keras_txf.layers.base import call_parameters
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.embeddings import ENCODINGS
 from keras_txf.layers.norms import KeepMask, make_norm
-from keras_txf.layers.parts import OPTIONS, copy_layer, set_policy
+from keras_txf.layers.parts import OPTIONS, check_replaced, copy_layer, set_policy, take_layer
 from keras_txf.layers.projections import Projection
 from keras_txf.layers.residual import as_residual
 from keras_txf.layers.serialization import option_names
 from keras_txf.layers.shown_options import ARGUMENTS, checked, default_options
-from keras_txf.models import embeddings
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.embeddings import EMBEDDING_OPTIONS, drop_none
 
@@ -63,8 +62,9 @@ def sort_options(builder, block_class, options, table, embedding_options=EMBEDDI
     # The blocks check their own options, which may be lists with one value for each block.
     options |= checked(table, {name: value for name, value in options.items() if name not in block_names})
     block = {name: options[name] for name in block_names & options.keys()}
-    layer = options.get("embedding")
-    embeddings.check_embedding(layer, options, {name: defaults.get(name) for name in embedding_options})
+    layer = take_layer("embedding", options.get("embedding"))
+    if layer is not None:
+        check_replaced("embedding", options, defaults, embedding_options.keys() & defaults.keys())
     embedding = {layer_name: options[name] for name, layer_name in embedding_options.items() if name in options}
     embedding["position_encoding"] = resolve_encoding(options)
     final_norm = options.get("final_norm")

@@ -205,7 +205,7 @@ class ConvolutionResidual(Residual):
     def get_config(self):
         return {"kernel_size": self.kernel_size, "activation": self.activation, **super().get_config()}
 
-    def add_layers(self, block, sublayers):
+    def add_layers(self, block):
         causal = getattr(block.attention, "causal", False)
         if block.norm_placement != "post" or causal:
             raise ValueError(
@@ -214,12 +214,12 @@ class ConvolutionResidual(Residual):
             )
         dtype = block.dtype_policy
         block.convolution = Convolution(self.kernel_size, self.activation, dtype=dtype, name="convolution")
-        block.sublayers = [*sublayers, "convolution"]
-        super().add_layers(block, block.sublayers)
+        block.sublayers = [*block.sublayers, "convolution"]
+        super().add_layers(block)
 
-    def build(self, block, sublayers, shape):
+    def build(self, block, shape):
         block.convolution.build(shape)
-        super().build(block, sublayers, shape)
+        super().build(block, shape)
 
     def run(self, block, x, sublayers, mask=None, segment_ids=None):
         if segment_ids is not None:
