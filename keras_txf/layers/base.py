@@ -52,7 +52,9 @@ class Layer(KeepsState, keras.layers.Layer):
         may differ: the subclass may have passed another value to the constructor of its base class.
         """
         if self._arguments is None:
-            return {name: getattr(self, name) for name in option_names(type(self))}
+            # A constructor of this package passes the options of the layer above on, as `**options`.
+            owners = [cls for cls in type(self).__mro__ if issubclass(cls, Layer) and "__init__" in vars(cls)]
+            return {name: getattr(self, name) for cls in owners for name in option_names(cls)}
         arguments = self._arguments.by_name  # a dict may be the configuration of a layer, which the attribute holds
         return {name: getattr(self, name, x) if isinstance(x, dict) else x for name, x in arguments.items()}
 

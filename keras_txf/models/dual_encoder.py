@@ -128,9 +128,14 @@ def dual_encoder(
             f"image_projection=False needs an image tower as wide as projection_dim={width}; received a vector of "
             f"width {image_vector.shape[-1]}."
         )
-    scores, table = return_attention_scores, EncoderOptions
     token_ids, text_outputs, _, text = encode(
-        "dual_encoder", vocab_size, text_sizes, text, scores=scores, table=table, prefix="text_"
+        "dual_encoder",
+        vocab_size,
+        text_sizes,
+        text,
+        scores=return_attention_scores,
+        table=EncoderOptions,
+        prefix="text_",
     )
     tokens = text_outputs.output
     if end_id is not None:

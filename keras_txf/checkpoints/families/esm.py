@@ -9,7 +9,7 @@ from keras_txf.checkpoints.family import POOLER, Family, Task, sizes
 from keras_txf.checkpoints.weight_map import Tensor, skip
 from keras_txf.layers import PositionalEmbedding
 from keras_txf.layers.base import Layer
-from keras_txf.layers.serialization import option_names, register
+from keras_txf.layers.serialization import register
 from keras_txf.ops import rotary as mathematics
 from keras_txf.ops.masks import real_tokens
 from keras_txf.ops.tensors import wide_dtype
@@ -103,10 +103,6 @@ class TokenDropoutEmbedding(PositionalEmbedding):
     def __init__(self, vocab_size, dim, masked_id=None, **options):
         super().__init__(vocab_size, dim, **options)
         self.masked_id = checks.optional(checks.id_below, "masked_id", masked_id, vocab_size)
-
-    def get_options(self):
-        options = {name: getattr(self, name) for name in option_names(PositionalEmbedding)}
-        return {"masked_id": self.masked_id, **options}
 
     def token_vectors(self, ids):
         x = super().token_vectors(ids)

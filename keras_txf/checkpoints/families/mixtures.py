@@ -10,7 +10,7 @@ from keras_txf.checkpoints.families.llama import BODY, family
 from keras_txf.checkpoints.families.rotary import windows
 from keras_txf.checkpoints.weight_map import TRANSPOSED, Tensor, stacked
 from keras_txf.layers import MixtureOfExperts
-from keras_txf.layers.serialization import option_names, register
+from keras_txf.layers.serialization import register
 from keras_txf.ops.tensors import widen
 
 PART = "decoder_{i}/feed_forward/"
@@ -75,9 +75,6 @@ class ClippedExperts(MixtureOfExperts):
     def __init__(self, *sizes, limit=7.0, **options):
         super().__init__(*sizes, **options)
         self.limit = checks.positive_number("limit", limit)
-
-    def get_options(self):
-        return {"limit": self.limit, **{name: getattr(self, name) for name in option_names(MixtureOfExperts)}}
 
     def build(self, inputs_shape):
         super().build(inputs_shape)
