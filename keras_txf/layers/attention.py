@@ -9,6 +9,7 @@ from typing import Unpack
 from keras_txf import checks
 from keras_txf.layers.base import Layer
 from keras_txf.layers.multi_head import (
+    WEIGHT_SPLITS,
     attend,
     attend_spec,
     build_projections,
@@ -76,6 +77,8 @@ class MultiHeadSelfAttention(Layer):
     >>> layer(keras.random.normal((2, 7, 32))).shape
     (2, 7, 32)
     """
+
+    weight_splits = WEIGHT_SPLITS
 
     def __init__(self, num_heads: int, **options: Unpack[SelfAttentionOptions]):
         own = take_options(MultiHeadSelfAttention, options)
@@ -222,6 +225,8 @@ class CrossAttention(Layer):
     >>> layer(keras.random.normal((2, 7, 32)), keras.random.normal((2, 5, 48))).shape
     (2, 7, 32)
     """
+
+    weight_splits = WEIGHT_SPLITS
 
     def __init__(self, num_heads: int, **options: Unpack[CrossAttentionOptions]):
         own = take_options(CrossAttention, options)

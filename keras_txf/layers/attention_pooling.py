@@ -50,6 +50,8 @@ class AttentionPooling(Layer):
     (2, 32)
     """
 
+    weight_splits = {"query": "whole"}
+
     def __init__(
         self,
         num_heads: int,

@@ -27,9 +27,15 @@ class Layer(KeepsState, keras.layers.Layer):
     - A `.keras` file keeps quantization, adapters and frozen variables of a built layer.
     - A layer whose policy is float64 computes in float64 on every backend.
 
+    A class with weights declares in `weight_splits` how `layout_map` splits each weight over the devices of a model
+    axis, by the name of the weight in paths: "columns" (the last axis), "rows" (the first axis), or "whole" (each
+    device has a copy). The rules in `training/weight_splits.py` check whether the sizes divide.
+
     The signature of a constructor that ends in `**options: Unpack[Table]` lists the options of the table. The docstring
     of the class lists them at its line `{options}`.
     """
+
+    weight_splits = {}
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)

@@ -70,6 +70,8 @@ class DisentangledPositions(Layer):
     (2, 7, 32)
     """
 
+    weight_splits = {"embeddings": "whole"}
+
     names_own_weights = True  # see `build_named`
 
     def __init__(

@@ -9,7 +9,6 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.backend.tensors import current_value
-from keras_txf.checks import short_repr
 from keras_txf.layers.base import Layer
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.option_tables import LayerOptions
@@ -88,6 +87,14 @@ class PositionalEmbedding(Layer):
     (1, 4, 100)
     """
 
+    weight_splits = {
+        "token": "rows",
+        "position": "whole",
+        "token_type": "whole",
+        "projection": "whole",
+        "reverse_projection": "whole",
+    }
+
     def __init__(
         self,
         vocab_size: int | None,
@@ -122,7 +129,12 @@ class PositionalEmbedding(Layer):
         with_waves = vocab_size is not None and position_encoding in WAVES
         self.token_scale = with_waves if self.scale is None else self.scale
         self.autocast = False  # autocast would round ids of a float dtype
-        self._check_combination()
+        checks.combinations(self, "PositionalEmbedding")
+        if self.position_dim is not None and self.position_dim >= self.dim:
+            raise ValueError(
+                f"`position_dim` must leave room for the token in `dim`; received "
+                f"position_dim={self.position_dim} and dim={self.dim}."
+            )
         self._position_width = (position_dim or dim // 2) if combine == "concat" else dim
         token_width = dim - self._position_width if combine == "concat" else dim
         if not 0 < self._position_width <= dim or not token_width:
@@ -146,37 +158,6 @@ class PositionalEmbedding(Layer):
             self.position = self._table(keras.layers.Embedding, max_length, self._position_width, "position")
         if token_types is not None:
             self.token_type = self._table(keras.layers.Embedding, token_types, token_width, "token_type")
-
-    def _check_combination(self):
-        if self.position_encoding in TABLES and self.max_length is None:
-            raise ValueError(
-                f"position_encoding='{self.position_encoding}' needs `max_length`, the number of positions; received "
-                "None."
-            )
-        if self.vocab_size is None and (self.position_encoding is None or self.combine == "concat"):
-            raise ValueError(
-                "vocab_size=None needs a `position_encoding` and combine='add': the layer returns positions only."
-            )
-        for name in ("token_dim", "token_types"):
-            if self.vocab_size is None and getattr(self, name) is not None:
-                raise ValueError(f"`{name}` does not go with vocab_size=None: there are no tokens.")
-        if self.vocab_size is None and self.scale:
-            raise ValueError("`scale` does not go with vocab_size=None: there are no tokens.")
-        if self.combine == "concat" and self.position_encoding is None:
-            raise ValueError("combine='concat' has nothing to concatenate with position_encoding=None.")
-        if self.token_dim is not None and self.combine == "concat":
-            raise ValueError(
-                "`token_dim` does not go with combine='concat', where the tokens have `dim` - `position_dim` features."
-            )
-        if self.position_dim is not None and self.combine != "concat":
-            raise ValueError(
-                f"`position_dim` applies to combine='concat' only; received combine={short_repr(self.combine)}."
-            )
-        if self.position_dim is not None and self.position_dim >= self.dim:
-            raise ValueError(
-                f"`position_dim` must leave room for the token in `dim`; received "
-                f"position_dim={self.position_dim} and dim={self.dim}."
-            )
 
     def _table(self, cls, rows, width, name, **kwargs):
         default = keras.initializers.RandomNormal(stddev=1 / math.sqrt(self.dim) if self.token_scale else 0.02)

@@ -52,6 +52,8 @@ class FeatureEmbedding(Layer):
     (2, 7, 32)
     """
 
+    weight_splits = {"projection": "whole"}
+
     def __init__(
         self,
         dim: int,

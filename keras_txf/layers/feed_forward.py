@@ -51,6 +51,8 @@ class FeedForward(Layer):
     (2, 7, 32)
     """
 
+    weight_splits = {"gate": "columns", "intermediate": "columns", "output": "rows"}
+
     def __init__(
         self,
         intermediate_dim: int | None = None,

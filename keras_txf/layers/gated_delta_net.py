@@ -73,6 +73,10 @@ class GatedDeltaNet(Layer):
     (1, 7)
     """
 
+    weight_splits = dict.fromkeys(
+        ("query", "key", "value", "gate", "decay", "beta", "output", "convolution_kernel", "A_log", "dt_bias"), "whole"
+    )
+
     def __init__(
         self,
         num_key_heads: int,

@@ -44,6 +44,8 @@ class Pooling(Layer):
     (2, 32)
     """
 
+    weight_splits = {"score": "whole"}
+
     def __init__(self, kind: str = "mean", **kwargs: Unpack[LayerOptions]):
         super().__init__(**kwargs)
         self.kind = checks.one_of("kind", kind, POOLINGS)
@@ -98,6 +100,8 @@ class LogitAdjustment(Layer):
     >>> txf.layers.LogitAdjustment(soft_cap=30.0)(np.array([[-1000.0, 0.0, 1000.0]])).numpy().tolist()
     [[-30.0, 0.0, 30.0]]
     """
+
+    weight_splits = {"bias": "columns"}
 
     def __init__(
         self,
@@ -228,6 +232,8 @@ class SimilarityLogits(Layer):
     Reference:
         [CLIP](https://arxiv.org/abs/2103.00020), section 2.3; [SigLIP](https://arxiv.org/abs/2303.15343) for the bias.
     """
+
+    weight_splits = {"logit_scale": "whole", "logit_bias": "whole"}
 
     def __init__(self, initial_scale=1 / 0.07, max_scale=100.0, initial_bias=None, **kwargs):
         super().__init__(**kwargs)

@@ -72,6 +72,15 @@ class LatentAttention(Layer):
     (1, 7)
     """
 
+    weight_splits = {
+        "query": "columns",
+        "query_down": "whole",
+        "query_up": "columns",
+        "key_value_down": "whole",
+        "key_value_up": "columns",
+        "output": "rows",
+    }
+
     logit_soft_cap = sink_logits = None  # options of `attend` that this layer does not have
 
     def __init__(

@@ -77,6 +77,15 @@ class MixtureOfExperts(Layer):
     (1, 7)
     """
 
+    weight_splits = {
+        "router": "columns",
+        "e_score_correction_bias": "whole",
+        "shared_gate": "whole",
+        **dict.fromkeys(
+            (f"{name}_{part}" for name in ("gate", "intermediate", "output") for part in ("kernel", "bias")), "experts"
+        ),
+    }
+
     def __init__(
         self,
         num_experts: int,
@@ -118,8 +127,6 @@ class MixtureOfExperts(Layer):
         self.load_balancing = checks.optional(checks.positive_number, "load_balancing", load_balancing)
         self.shared_intermediate_dim = checks.optional(checks.size, "shared_intermediate_dim", shared_intermediate_dim)
         self.shared_gate = checks.boolean("shared_gate", shared_gate)
-        if not num_shared_experts and (shared_gate or shared_intermediate_dim is not None):
-            raise ValueError("`shared_gate` and `shared_intermediate_dim` need `num_shared_experts`; received 0.")
         self.e_score_correction_bias = checks.boolean("e_score_correction_bias", e_score_correction_bias)
         self.routed_scaling_factor = checks.positive_number("routed_scaling_factor", routed_scaling_factor)
         self._set_groups(n_group, topk_group, top_k_in_group)
@@ -128,9 +135,8 @@ class MixtureOfExperts(Layer):
         self.n_group = checks.optional(checks.size, "n_group", n_group)
         self.topk_group = checks.optional(checks.size, "topk_group", topk_group)
         self.top_k_in_group = checks.size("top_k_in_group", top_k_in_group)
+        checks.combinations(self, "MixtureOfExperts")
         if self.n_group is None:
-            if topk_group is not None:
-                raise ValueError(f"`topk_group` needs `n_group`; received topk_group={topk_group} and n_group=None.")
             return
         checks.divides("n_group", self.n_group, "num_experts", self.num_experts)
         if topk_group is not None:

@@ -16,6 +16,17 @@ from keras_txf.ops.attention import WeightDropout, attention
 from keras_txf.ops.masks import ATTENTION_MASKS
 from keras_txf.ops.tensors import batch_size, widen
 
+# Of the attentions: how `layout_map` splits each weight over devices. See `Layer.weight_splits`.
+WEIGHT_SPLITS = {
+    "query": "columns",
+    "key": "columns",
+    "value": "columns",
+    "output": "rows",
+    "sinks": "columns",
+    "position_query": "whole",
+    "position_key": "whole",
+}
+
 
 def set_attention_options(layer, num_heads, options):
     """Sets the options as attributes; raises ValueError if two options do not go together."""
@@ -25,11 +36,7 @@ def set_attention_options(layer, num_heads, options):
     if layer.num_key_value_heads is not None:
         checks.divides("num_key_value_heads", layer.num_key_value_heads, "num_heads", layer.num_heads)
     checks.one_of("qk_norm", layer.qk_norm, QK_NORMS)
-    if layer.output_bias is not None and not layer.output_projection:
-        raise ValueError(
-            "`output_bias` must be None where output_projection=False: no projection would have it; received "
-            f"{layer.output_bias}."
-        )
+    checks.combinations(layer, "attention")
     layer.supports_masking = True
 
 
@@ -236,6 +243,8 @@ class PerHeadNormalization(Layer):
         [Scaling Vision Transformers to 22 Billion Parameters](https://arxiv.org/abs/2302.05442), section 2, for layer
         norms of queries and keys.
     """
+
+    weight_splits = {"gamma": "whole"}
 
     def __init__(self, epsilon=1e-6, **kwargs):
         super().__init__(**kwargs)

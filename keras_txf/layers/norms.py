@@ -14,6 +14,8 @@ from keras_txf.ops.tensors import widen
 class RMSNormalization(keras.layers.RMSNormalization, Layer):
     """Keras' RMS norm, which passes the padding mask on; Keras' own drops the mask."""
 
+    weight_splits = {"scale": "whole"}
+
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.supports_masking = True

@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.checks import short_repr
 from keras_txf.layers.base import Layer
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import make_projection
@@ -72,6 +71,10 @@ class PatchEmbedding(Layer):
     (2, 7, 32)
     """
 
+    weight_splits = dict.fromkeys(
+        ("patch", "position", "class_token", "distillation_token", "register_tokens"), "whole"
+    )
+
     def __init__(
         self,
         patch_size: int | tuple[int, int],
@@ -94,8 +97,6 @@ class PatchEmbedding(Layer):
         self.image_size = checks.optional(checks.pair, "image_size", image_size)
         self.class_token = checks.boolean("class_token", class_token)
         self.distillation_token = checks.boolean("distillation_token", distillation_token)
-        if distillation_token and not class_token:
-            raise ValueError("distillation_token=True needs class_token=True, the token that it follows.")
         self._tokens_before = class_token + distillation_token
         self.register_tokens = checks.count("register_tokens", register_tokens)
         self.position_encoding = checks.one_of("position_encoding", position_encoding, ("learned", "sinusoidal", None))
@@ -104,15 +105,7 @@ class PatchEmbedding(Layer):
         self.drop_remainder = checks.boolean("drop_remainder", drop_remainder)
         self.kernel_initializer = get_initializer("kernel_initializer", kernel_initializer)
         self.embeddings_initializer = get_initializer("embeddings_initializer", embeddings_initializer)
-        if position_encoding == "learned" and image_size is None:
-            raise ValueError(
-                "position_encoding='learned' needs `image_size`, whose patches have positions; received None."
-            )
-        if interpolate_positions and position_encoding != "learned":
-            raise ValueError(
-                "`interpolate_positions` applies to position_encoding='learned' only; received "
-                f"position_encoding={short_repr(position_encoding)}."
-            )
+        checks.combinations(self, "PatchEmbedding")
         if image_size is not None:
             self._check_divisible("image_size", self.image_size, f"image_size={self.image_size}")
 

@@ -186,6 +186,8 @@ class RelativeBias(TableBias):
     (2, 7, 32)
     """
 
+    weight_splits = {"embeddings": "columns"}
+
     def __init__(
         self,
         num_heads: int,

@@ -66,6 +66,8 @@ class RecurrentDecoder(Layer):
     (2, 7, 32)
     """
 
+    weight_splits = {"readout": "whole"}
+
     def __init__(
         self,
         dim: int,

@@ -48,6 +48,8 @@ class RecurrentAttention(Layer):
         The weighted mean of `context` for each query, (B, T, width), and the weights (B, T, S).
     """
 
+    weight_splits = {"query": "whole", "key": "whole", "score": "whole"}
+
     def __init__(self, kind, **kwargs):
         super().__init__(**kwargs)
         self.kind = checks.one_of("kind", kind, ATTENTIONS[1:])

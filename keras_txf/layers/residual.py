@@ -182,6 +182,8 @@ class LayerScale(Layer):
         [Going deeper with Image Transformers](https://arxiv.org/abs/2103.17239).
     """
 
+    weight_splits = {"gamma": "whole"}
+
     def __init__(self, initial=1e-5, **kwargs):
         super().__init__(**kwargs)
         self.initial = checks.positive_number("initial", initial)

@@ -50,6 +50,8 @@ class ShortConvolution(Layer):
     (1, 7)
     """
 
+    weight_splits = dict.fromkeys(("input", "output", "convolution_kernel", "convolution_bias"), "whole")
+
     def __init__(
         self,
         kernel_size: int = 3,

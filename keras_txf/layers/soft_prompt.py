@@ -41,6 +41,8 @@ class SoftPrompt(Layer):
     (2, 12, 32)
     """
 
+    weight_splits = {"vectors": "whole"}
+
     def __init__(
         self,
         length: int,

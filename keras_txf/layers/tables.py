@@ -19,6 +19,8 @@ class TableBias(Layer):
         rows(query_positions, key_positions) -> int (batch or 1, T, S), the row for each query and key
     """
 
+    weight_splits = {"embeddings": "whole"}
+
     names_own_weights = True
 
     def build(self, *shapes):
@@ -67,6 +69,8 @@ class FixedTable(Layer):
         rows: number of vectors.
         width: number of features of a vector.
     """
+
+    weight_splits = {"embeddings": "whole"}
 
     def __init__(self, rows, width, **kwargs):
         super().__init__(**kwargs)

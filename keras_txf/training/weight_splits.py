@@ -8,7 +8,6 @@ import keras
 from keras_txf.backend.keras_private import flatten_layers
 from keras_txf.checks import short_repr
 from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention
-from keras_txf.layers.class_change import plain_class
 from keras_txf.layers.embeddings import PositionalEmbedding
 from keras_txf.layers.feed_forward import FeedForward
 from keras_txf.layers.heads import LogitAdjustment
@@ -17,52 +16,17 @@ from keras_txf.layers.mixture_of_experts import MixtureOfExperts
 from keras_txf.layers.positions import RelativeBias
 from keras_txf.layers.projections import Projection
 
-# Tables: the axis to split, by the name of a variable. Each device holds the whole of a variable without an entry.
-COLUMNS = {"kernel": 1, "bias": 0, "kernel_scale": 0, "lora_b": 1}
-ROWS = {"kernel": 0, "lora_a": 0}
-VOCABULARY = {"embeddings": 0, "embeddings_scale": 0}
-NORM = {"scale": 0}  # of all heads together
-EXPERTS = dict.fromkeys(
-    [f"{name}_{part}" for name in ("gate", "intermediate", "output") for part in ("kernel", "bias")], 0
-)
+# For a matrix that is split by its columns or rows: the axis to split, by the name of the variable. Each device holds
+# the whole of a variable without an entry.
+PARTS = {
+    "columns": {"kernel": -1, "bias": -1, "kernel_scale": -1, "lora_b": -1},
+    "rows": {"kernel": 0, "lora_a": 0, "embeddings": 0, "embeddings_scale": 0},
+    "whole": {},
+}
+OWN = {"columns": -1, "rows": 0, "whole": None}  # the axis to split of a variable of the layer itself
+# Of experts: the experts themselves, or the width of each expert where the devices do not divide the experts.
 EXPERT_WIDTH = {"gate_kernel": 2, "gate_bias": 1, "intermediate_kernel": 2, "intermediate_bias": 1, "output_kernel": 1}
 ADAPTED = ("kernel", "bias", "lora_a", "lora_b")  # an adapter puts its own name before these names
-
-# Every class of this package that holds weights: its variables, and the matrices inside it, by their names in paths.
-# A new weight needs an entry here, and a rule below if it should be split. A layer of a family of checkpoints has its
-# names in its attribute `known_weights`.
-ATTENTION = {"query", "key", "value", "output", "position_query", "position_key", "sinks"}
-KNOWN = {
-    "AttentionPooling": {"query"},
-    "AudioEmbedding": set(),
-    "CrossAttention": ATTENTION,
-    "DisentangledPositions": {"embeddings"},
-    "FeatureEmbedding": {"projection"},
-    "FeedForward": {"gate", "intermediate", "output"},
-    "FixedTable": {"embeddings"},
-    "GatedDeltaNet": {
-        "query", "key", "value", "gate", "decay", "beta", "output", "convolution_kernel", "A_log", "dt_bias",
-    },
-    "LatentAttention": {
-        "query", "query_down", "query_up", "key_value_down", "key_value_up", "output",
-    },
-    "LayerScale": {"gamma"},
-    "LogitAdjustment": {"bias"},
-    "MixtureOfExperts": {*EXPERTS, "router", "e_score_correction_bias", "shared_gate"},
-    "MultiHeadSelfAttention": ATTENTION,
-    "PatchEmbedding": {"patch", "position", "class_token", "distillation_token", "register_tokens"},
-    "PerHeadNormalization": {"gamma"},
-    "Pooling": {"score"},
-    "PositionalEmbedding": {"token", "position", "token_type", "projection", "reverse_projection"},
-    "RMSNormalization": {"scale"},
-    "RecurrentAttention": {"query", "key", "score"},
-    "RecurrentDecoder": {"readout"},
-    "ShortConvolution": {"input", "output", "convolution_kernel", "convolution_bias"},
-    "SimilarityLogits": {"logit_scale", "logit_bias"},
-    "SoftPrompt": {"vectors"},
-    "SpanLogits": set(),
-    "TableBias": {"embeddings"},
-}  # fmt: skip
 MATRICES = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding)
 
 
@@ -76,30 +40,37 @@ def split_weights(layers, axis, num_devices, notes):
         notes: dict of message -> list of paths, which gets the layers that do not divide over the devices.
 
     Raises:
-        ValueError: a layer of this package has a weight that is not in `KNOWN`.
+        ValueError: a layer of this package has a weight that is not in the `weight_splits` of its class.
     """
     rules = _Rules(axis, num_devices, notes)
     for layer in layers:
-        _check_known(layer)
+        _check_declared(layer)
         for cls, rule in RULES.items():
             if isinstance(layer, cls) and layer.built:  # a template of blocks is not built
                 rule(rules, layer)
     sizes = {layer.vocab_size for layer in layers if isinstance(layer, PositionalEmbedding)} - {None}
     for layer in layers[0].layers:  # the layers of the model itself
         if isinstance(layer, keras.layers.Dense) and layer.units in sizes and rules.divides(layer, V=layer.units):
-            rules.split(layer, COLUMNS)
+            rules.split_part(layer, PARTS["columns"])
     return rules.splits
 
 
-def _check_known(layer):
-    """Raises ValueError if a layer of this package has a weight that the rules do not know."""
-    cls = plain_class(layer)
+def declared_splits(cls):
+    """The `weight_splits` of a class and of its base classes."""
+    found = {}
+    for owner in reversed(cls.__mro__):
+        found.update(vars(owner).get("weight_splits", {}))
+    return found
+
+
+def _check_declared(layer):
+    """Raises ValueError if a layer of this package has a weight whose split no class declares."""
+    cls = type(layer)
     if not cls.__module__.startswith("keras_txf.") or isinstance(layer, (Projection, keras.Model)):
         return
-    names = [parent.__name__ for parent in cls.__mro__ if parent.__name__ in KNOWN]
-    known = set().union(*(KNOWN[name] for name in names), getattr(cls, "known_weights", ()))
-    # A layer without an entry, such as a block, may hold matrices of the caller's own parts.
-    kinds = MATRICES if known else Projection
+    declared = declared_splits(cls)
+    # A layer without weights of its own, such as a block, may hold matrices of the caller's own parts.
+    kinds = MATRICES if declared else Projection
     parts = flatten_layers(layer, False)
     inner = {id(deep) for part in parts for deep in flatten_layers(part, False)}
     weights = [(weight.name, weight) for weight in _own_weights(layer)]
@@ -109,11 +80,11 @@ def _check_known(layer):
         if isinstance(part, kinds) and id(part) not in inner
         for weight in _own_weights(part)
     ]
-    unknown = [weight.path for name, weight in weights if name not in known]
+    unknown = [weight.path for name, weight in weights if name not in declared]
     if unknown:
         raise ValueError(
             f"`model` must have weights that `layout_map` knows in layers of this package; received "
-            f"{short_repr(unknown[0])} of {cls.__name__}. Add the weight to `KNOWN` in training/weight_splits.py."
+            f"{short_repr(unknown[0])} of {cls.__name__}. Add the weight to `weight_splits` of the class."
         )
 
 
@@ -124,21 +95,31 @@ class _Rules:
         self.axis, self.num_devices, self.notes = axis, num_devices, notes
         self.splits = {}
 
-    def split(self, layer, axes):
-        """Splits the variables of a layer, without the layers inside it, by a table such as `COLUMNS`."""
-        if layer is None or getattr(layer, "quantization_mode", None) not in (None, "int8"):
-            return
-        for variable in _own_weights(layer):
-            name, shape = variable.name, variable.shape
-            name = next((end for end in ADAPTED if name.endswith(f"_{end}") and name not in axes), name)
-            if name in axes and axes[name] < len(shape) and shape[axes[name]] % self.num_devices == 0:
-                self.splits[id(variable)] = tuple(self.axis if i == axes[name] else None for i in range(len(shape)))
+    def split(self, layer, *names):
+        """Splits the weights of these names, or all weights, as `weight_splits` of the layer's class declares."""
+        declared = declared_splits(type(layer))
+        own = {weight.name: weight for weight in _own_weights(layer)}
+        parts = {part.name: part for part in reversed(flatten_layers(layer, False))}
+        for name in names or declared:
+            if name in own:
+                self.split_variable(own[name], OWN[declared[name]])
+            elif name in parts:
+                self.split_part(parts[name], PARTS[declared[name]])
 
-    def split_parts(self, layer, **tables):
-        """Splits the parts of a layer, each by its table. Skips a part that the layer lacks."""
-        for name, axes in tables.items():
-            part = getattr(layer, name, None)
-            self.split(part if isinstance(part, keras.layers.Layer) else None, axes)
+    def split_part(self, part, axes):
+        """Splits the variables of a layer, without the layers inside it, by the axis of each name."""
+        if getattr(part, "quantization_mode", None) not in (None, "int8"):
+            return
+        for variable in _own_weights(part):
+            name = variable.name
+            name = next((end for end in ADAPTED if name.endswith(f"_{end}") and name not in axes), name)
+            self.split_variable(variable, axes.get(name))
+
+    def split_variable(self, variable, axis):
+        shape = variable.shape
+        if axis is None or not -len(shape) <= axis < len(shape) or shape[axis] % self.num_devices:
+            return
+        self.splits[id(variable)] = tuple(self.axis if i == axis % len(shape) else None for i in range(len(shape)))
 
     def divides(self, layer, **sizes):
         """Whether a size divides over the devices; notes the layer if it does not."""
@@ -151,43 +132,50 @@ class _Rules:
     def attention(self, layer):
         if not _has_projections(layer, "query", "key", "value") or not self.divides(layer, N=layer.num_heads):
             return
-        norm = NORM if layer.qk_norm == "full" else {}
-        self.split_parts(layer, query=COLUMNS, output_dense=ROWS, query_norm=norm)
-        self.split(layer, {"sinks": 0})
+        self.split(layer, "query", "output", "sinks")
+        norms = ["query_norm"]
         kv_heads = layer.num_key_value_heads or layer.num_heads
         if layer.key.units % self.num_devices:
             self.divides(layer, whole=kv_heads)
-            return
-        self.divides(layer, K=kv_heads)  # for the note
-        self.split_parts(layer, key=COLUMNS, value=COLUMNS, key_norm=norm)
+        else:
+            self.divides(layer, K=kv_heads)  # for the note
+            self.split(layer, "key", "value")
+            norms.append("key_norm")
+        if layer.qk_norm == "full":  # a norm of all heads together
+            for name in norms:
+                self.split_part(getattr(layer, name), {"scale": 0})
 
     def latent_attention(self, layer):
         if _has_projections(layer, "key_value_up", "output_dense") and self.divides(layer, N=layer.num_heads):
-            query = "query" if layer.q_lora_rank is None else "query_up"
-            self.split_parts(layer, **{query: COLUMNS}, key_value_up=COLUMNS, output_dense=ROWS)
+            self.split(layer)
 
-    def relative_bias(self, layer):
-        self.split(layer, {"embeddings": 1})  # the attention has the note
+    def heads_of_bias(self, layer):
+        self.split(layer)  # the attention has the note
 
     def feed_forward(self, layer):
         if _has_projections(layer, "intermediate", "output_dense") and self.divides(layer, F=layer.intermediate.units):
-            self.split_parts(layer, gate=COLUMNS, intermediate=COLUMNS, output_dense=ROWS)
+            self.split(layer)
 
     def experts(self, layer):
         intermediate = getattr(layer, "intermediate", None)
         if not isinstance(intermediate, keras.Variable):
             return
+        splits = declared_splits(type(layer))
+        kernels = [weight for weight in _own_weights(layer) if splits.get(weight.name) == "experts"]
         if layer.num_experts % self.num_devices == 0:
-            self.split(layer, EXPERTS | {"router": 1})  # XLA would split and gather a whole router in each step
+            self.split(layer, "router")  # XLA would split and gather a whole router in each step
+            for kernel in kernels:
+                self.split_variable(kernel, 0)
         elif self.divides(layer, F=intermediate.shape[-1]):
-            self.split(layer, EXPERT_WIDTH)
+            for kernel in kernels:
+                self.split_variable(kernel, EXPERT_WIDTH.get(kernel.name))
 
     def tokens(self, layer):
         if layer.vocab_size is not None and self.divides(layer, V=layer.vocab_size):
-            self.split_parts(layer, token=VOCABULARY)
+            self.split(layer, "token")
 
     def logit_bias(self, layer):
-        self.split(layer, {"bias": 0})
+        self.split(layer)
 
 
 def _own_weights(layer):
@@ -212,7 +200,7 @@ NOTES = {
 RULES = {
     (MultiHeadSelfAttention, CrossAttention): _Rules.attention,
     LatentAttention: _Rules.latent_attention,
-    RelativeBias: _Rules.relative_bias,
+    RelativeBias: _Rules.heads_of_bias,
     FeedForward: _Rules.feed_forward,
     MixtureOfExperts: _Rules.experts,
     PositionalEmbedding: _Rules.tokens,

@@ -50,7 +50,7 @@ def test_a_distillation_token_follows_the_class_token(interpolate):
     assert layer.compute_output_shape(IMAGES.shape) == (2, 11, D)
     waves = embedding(distillation_token=True, position_encoding="sinusoidal")
     drawing.assert_same(waves(IMAGES)[0, 1], waves.distillation_vector)
-    with pytest.raises(ValueError, match="distillation_token=True needs class_token=True"):
+    with pytest.raises(ValueError, match="distillation_token=True needs `class_token`"):
         embedding(distillation_token=True, class_token=False)
 
 

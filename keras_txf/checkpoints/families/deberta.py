@@ -151,7 +151,7 @@ class Convolution(Layer):
         ValueError: an even `kernel_size`, inputs of another rank or of unknown D.
     """
 
-    known_weights = ("kernel", "bias")  # which `layout_map` leaves whole
+    weight_splits = {"kernel": "whole", "bias": "whole"}
 
     def __init__(self, kernel_size=3, activation="tanh", **kwargs):
         super().__init__(**kwargs)

@@ -154,8 +154,9 @@ class StoredRotary(Layer):
         [RoFormer](https://arxiv.org/abs/2104.09864).
     """
 
+    weight_splits = {"frequencies": "whole"}
+
     names_own_weights = True  # see `build_named`
-    known_weights = ("frequencies",)  # which `layout_map` leaves whole
 
     def __init__(self, head_dim, base=10000.0, **kwargs):
         super().__init__(**kwargs)

@@ -41,7 +41,7 @@ def class_table(c):
 class LatePooling(Layer):
     """The mean of all tokens after a Dense layer and its activation, (B, T, D) -> (B, D)."""
 
-    known_weights = ("dense",)  # which `layout_map` leaves whole
+    weight_splits = {"dense": "whole"}
 
     def __init__(self, activation, **kwargs):
         super().__init__(**kwargs)

@@ -70,7 +70,7 @@ class ClippedExperts(MixtureOfExperts):
         limit: the largest value of both projections.
     """
 
-    known_weights = ("router_bias",)  # which `layout_map` leaves whole
+    weight_splits = {"router_bias": "whole"}
 
     def __init__(self, *sizes, limit=7.0, **options):
         super().__init__(*sizes, **options)

@@ -43,7 +43,7 @@ class FirstResidual(Residual):
 class NormedHead(Layer):
     """A Dense layer with an activation and a layer norm, (..., D) -> (..., D)."""
 
-    known_weights = ("dense",)  # which `layout_map` leaves whole
+    weight_splits = {"dense": "whole"}
 
     def __init__(self, activation="gelu", use_bias=False, norm_epsilon=1e-5, norm_bias=False, **kwargs):
         super().__init__(**kwargs)
