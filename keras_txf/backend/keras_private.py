@@ -177,6 +177,18 @@ def float_kernel(dense):
     return ops.reshape(values, kernel_shape(dense))
 
 
+def dense_with(dense, kernel=None, **attributes):
+    """Returns a layer like a Dense or EinsumDense layer, with the same variables and other attributes, for its `call`.
+
+    With `kernel` the layer is not quantized. Keras does not track the layer.
+    """
+    if kernel is not None:
+        attributes.update(_kernel=kernel, _dtype_policy=keras.DTypePolicy(dense.compute_dtype))
+    layer = object.__new__(type(dense))
+    vars(layer).update(vars(dense), **attributes)
+    return layer
+
+
 def training_of_call(layer):
     """Returns the `training` of the outermost call that is running."""
     return layer._get_call_context().get_value("training")

@@ -1,31 +1,34 @@
 """Adapters of a Dense or EinsumDense layer: a low-rank product added to its kernel (LoRA), or another kernel.
 
-The first adapter changes the class of the layer in place, and the removal of the last adapter restores the class.
-Paths, weights and graphs of the layer stay the same. A layer without adapters runs no code of this file.
+The first adapter sets methods on the layer, as Keras sets `build` and `quantize`, and the removal of the last adapter
+deletes them. Class, paths, weights and graphs of the layer stay the same. A layer without adapters runs no code of this
+file.
 """
 
-import contextlib
-import contextvars
 import functools
 import re
 import string
-import types
 
 import keras
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.backend.keras_private import flatten_layers, float_kernel, kernel_shape, unlocked, untrack
+from keras_txf.backend.keras_private import (
+    dense_with,
+    flatten_layers,
+    float_kernel,
+    kept_kernel,
+    kernel_shape,
+    unlocked,
+    untrack,
+)
 from keras_txf.backend.random import dropout
 from keras_txf.checks import short_repr
-from keras_txf.layers.class_change import Changed, change_class
-from keras_txf.layers.saved_state import CHANGES
+from keras_txf.layers.saved_state import CHANGES, KeepsState
 
 QUANTIZED = (None, "int8", "int4")  # quantization modes of layers that may have adapters
 ADAPTED = (keras.layers.Dense, keras.layers.EinsumDense)
 OF_DENSE = "...x,xy->...y"  # the equation of Dense
-PRODUCT = object()  # instead of the name of an adapter: the layer without adapter and without activation
-_using = contextvars.ContextVar("names of adapters by the id of a layer", default=types.MappingProxyType({}))
 
 
 class _Adapter:
@@ -49,7 +52,7 @@ class LowRank(_Adapter):
     """
 
     checks = {"rank": checks.positive_integer, "alpha": checks.positive_number, "dropout": checks.rate}
-    kind, adds = "low_rank", True  # adds to the product of the layer instead of replacing it
+    kind = "low_rank"
 
     @staticmethod
     def weights(layer, rank, **_):
@@ -59,24 +62,35 @@ class LowRank(_Adapter):
         fan_in = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform", input_axes=axes, output_axes=())
         return {"lora_a": ((*others, rank), fan_in), "lora_b": ((rank, last), "zeros")}
 
-    def update(self, inputs, training=False):
-        """The term added to the product with `inputs`; for None the term added to the kernel."""
+    def call(self, layer, method, inputs, training):
+        """The outputs of a layer with this adapter; `method` is the `call` or `quantized_call` of the layer's class."""
+        product = method(dense_with(layer, activation=keras.activations.linear), inputs, training=training)
+        return layer.activation(product + ops.cast(self._update(inputs, training), product.dtype))
+
+    def _update(self, inputs, training):
         if training and self.seed is not None:
             inputs = dropout(inputs, self.options["dropout"], self.seed)
         a, b = self.variables["lora_a"], self.variables["lora_b"]
-        if inputs is None:
-            product = ops.matmul(a, b)
-        elif self.equation == OF_DENSE:
+        if self.equation == OF_DENSE:
             product = ops.matmul(ops.matmul(inputs, a), b)
         else:
             product = _einsum_low_rank(self.equation, inputs, a, b)
-        return self.options["alpha"] / self.options["rank"] * product
+        return self._factor() * product
+
+    def _factor(self):
+        return self.options["alpha"] / self.options["rank"]
+
+    def merge(self, layer):
+        """Adds this adapter to the kernel of a float layer."""
+        kernel = kept_kernel(layer)
+        update = ops.matmul(self.variables["lora_a"], self.variables["lora_b"])
+        kernel.assign(ops.add(kernel, self._factor() * update))
 
 
 class Whole(_Adapter):
     """Replaces the kernel and the bias of a layer, initially by copies of them; for heads that are trained anew."""
 
-    kind, checks, adds = "whole", {}, False
+    kind, checks = "whole", {}
 
     @staticmethod
     def weights(layer):
@@ -86,8 +100,19 @@ class Whole(_Adapter):
             return ops.copy(ops.cast(values(), dtype))  # a copy, because JAX must not train the base's array
 
         weights = {"kernel": (kernel_shape(layer), functools.partial(begin, lambda: float_kernel(layer)))}
-        bias = vars(layer)["bias"]
+        bias = layer.bias
         return weights if bias is None else weights | {"bias": (bias.shape, functools.partial(begin, lambda: bias))}
+
+    def call(self, layer, method, inputs, training):
+        """The outputs of a layer with this adapter, which is float even if the layer is quantized."""
+        other = dense_with(layer, self.variables["kernel"], bias=self.variables.get("bias"))
+        return type(layer).call(other, inputs, training=training)
+
+    def merge(self, layer):
+        """Assigns the kernel and the bias of this adapter to a float layer."""
+        kept_kernel(layer).assign(self.variables["kernel"])
+        if layer.bias is not None:
+            layer.bias.assign(self.variables["bias"])
 
 
 KINDS = {cls.kind: cls for cls in (LowRank, Whole)}
@@ -122,39 +147,88 @@ def _einsum_low_rank(equation, x, a, b):
     return ops.einsum(f"{inputs},{first},{second}->{outputs}", x, one, other)
 
 
+class Adapters(dict):
+    """The adapters of a layer by name. The layer computes with the adapter `active`, or without one for None.
+
+    The layer has this dict as `adapters`, and its `METHODS` instead of the methods of the class.
+    """
+
+    METHODS = ("call", "quantized_call", "quantize", "save_own_variables", "load_own_variables")
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.active, self.set_by_keras = layer, None, {"quantize": layer.quantize}
+        methods = {name: getattr(self, name) for name in self.METHODS}
+        vars(layer).update(methods, adapters=self)  # without Keras' tracking of attributes
+
+    def leave(self):
+        """Gives the layer back the methods of its class."""
+        for name in ("adapters", *self.METHODS):
+            del vars(self.layer)[name]
+        vars(self.layer).update(self.set_by_keras)
+
+    def call(self, inputs, training=None):
+        return self._run(type(self.layer).call, inputs, training)
+
+    def quantized_call(self, inputs, training=None):
+        return self._run(type(self.layer).quantized_call, inputs, training)
+
+    def _run(self, method, inputs, training):
+        if self.active is None:
+            return method(self.layer, inputs, training=training)
+        return self[self.active].call(self.layer, method, inputs, training)
+
+    def quantize(self, mode=None, config=None, **kwargs):
+        received = config if isinstance(config, str) else getattr(config, "mode", mode)
+        if received not in QUANTIZED:
+            raise ValueError(
+                f"`mode` must be 'int8' or 'int4' for a layer with adapters; received {short_repr(received)} for "
+                f"{self.layer.path}."
+            )
+        self.set_by_keras["quantize"](mode, config=config, **kwargs)
+
+    def save_own_variables(self, store):
+        type(self.layer).save_own_variables(self.layer, store)  # by numbers
+        for key, variable in self._variables():
+            store[key] = variable
+
+    def load_own_variables(self, store):
+        type(self.layer).load_own_variables(self.layer, store)
+        for key, variable in self._variables():
+            variable.assign(store[key])
+
+    def _variables(self):
+        return [(f"{name}_{part}", v) for name, adapter in self.items() for part, v in adapter.variables.items()]
+
+
 def attach(layer, name, kind, **options):
     """Adds an inactive adapter, one of `KINDS`, to a layer that `takes_adapters` and has a mode of `QUANTIZED`."""
     adapter = KINDS[kind](layer, name, **options)
-    if not isinstance(layer, Adapted):
-        quantize = functools.partial(_quantize, layer, layer.quantize)
-        vars(layer).update(
-            adapters={}, chosen=None, activation=layer.activation, quantize=quantize
-        )  # untracked by Keras
-        change_class(layer, Adapted)
-    layer.adapters[name] = adapter
+    adapters = layer.adapters if adapters_of(layer) else Adapters(layer)
+    adapters[name] = adapter
     if adapter.seed is not None:
         with unlocked(layer):
             setattr(layer, f"{name}_seed", adapter.seed)
 
 
 def detach(layer, name):
-    """Removes an adapter, active or not. The removal of the last adapter restores the class of the layer."""
+    """Removes an adapter, active or not. The removal of the last adapter restores the methods of the layer."""
     adapter = layer.adapters.pop(name)
     for variable in adapter.variables.values():
         untrack(layer, variable)
     if adapter.seed is not None:
         untrack(layer, adapter.seed)
         delattr(layer, f"{name}_seed")
-    layer.active = None if layer.active == name else layer.active
+    if layer.adapters.active == name:
+        layer.adapters.active = None
     if not layer.adapters:
-        change_class(layer, None)
-        del layer.adapters, layer.chosen
-        layer.quantize = layer.quantize.args[1]
+        layer.adapters.leave()
 
 
 def adapters_of(layer):
     """The adapters of any layer, by name."""
-    return layer.adapters if isinstance(layer, Adapted) else {}
+    adapters = vars(layer).get("adapters")
+    return adapters if isinstance(adapters, Adapters) else {}
 
 
 def describe(layer):
@@ -164,103 +238,47 @@ def describe(layer):
 
 def active_adapters(model):
     """The names of the active adapters of all layers with adapters, in order."""
-    return tuple(layer.active for layer in flatten_layers(model) if isinstance(layer, Adapted))
+    return tuple(layer.adapters.active for layer in flatten_layers(model) if adapters_of(layer))
 
 
-class Adapted(Changed):
-    """The mixin of a Dense or EinsumDense layer with `adapters` by name; one of them may be active."""
+def guard_files(layers):
+    """Makes `.keras` files raise ValueError for adapters that Keras would not restore.
 
-    @property
-    def active(self):
-        """The name of the active adapter, or None."""
-        return _using.get().get(id(self), self.chosen)
-
-    @active.setter
-    def active(self, name):
-        self.chosen = name
-
-    @contextlib.contextmanager
-    def using(self, name):
-        """A scope of this thread in which another adapter is active, or no adapter for None."""
-        token = _using.set({**_using.get(), id(self): name})
-        try:
-            yield
-        finally:
-            _using.reset(token)
-
-    @property
-    def kernel(self):
-        """The kernel with the active adapter; of a quantized layer with a low-rank adapter its integer kernel alone."""
-        kernel, adapter = super().kernel, self.adapters.get(self.active)
-        if adapter is None or (adapter.adds and self.quantization_mode is not None):
-            return kernel
-        return ops.add(kernel, adapter.update(None)) if adapter.adds else adapter.variables["kernel"]
-
-    @property
-    def bias(self):
-        adapter = self.adapters.get(self.active)
-        return vars(self)["bias"] if adapter is None or adapter.adds else adapter.variables.get("bias")
-
-    @property
-    def activation(self):
-        return keras.activations.linear if self.active is PRODUCT else vars(self)["activation"]
-
-    @activation.setter
-    def activation(self, function):  # Keras sets the activation for rematerialization
-        vars(self)["activation"] = function
-
-    def call(self, inputs, training=None):
-        return self._adapt(super().call, inputs, training)
-
-    def quantized_call(self, inputs, training=None):
-        return self._adapt(super().quantized_call, inputs, training)
-
-    def _adapt(self, call, inputs, training):
-        adapter = self.adapters.get(self.active)
-        if adapter is None:
-            return call(inputs, training=training)
-        if not adapter.adds:  # its kernel is float, also if the layer is quantized
-            return super().call(inputs, training=training)
-        with self.using(PRODUCT):
-            outputs = call(inputs, training=training)
-        return self.activation(outputs + ops.cast(adapter.update(inputs, training), outputs.dtype))
-
-    def save_own_variables(self, store):
-        with self.using(None):
-            super().save_own_variables(store)  # by numbers
-        for key, variable in self._variables():
-            store[key] = variable
-
-    def load_own_variables(self, store):
-        with self.using(None):
-            super().load_own_variables(store)
-        for key, variable in self._variables():
-            variable.assign(store[key])
-
-    def _variables(self):
-        return [(f"{name}_{part}", v) for name in self.adapters for part, v in self.adapters[name].variables.items()]
+    Keras restores the adapters of the layers that are `KeepsState`, and of the layers inside them.
+    """
+    for layer in layers:
+        guarded = "get_build_config" in vars(layer)
+        lost = not _restores_adapters(layer) and any(map(adapters_of, flatten_layers(layer)))
+        if lost and not guarded:
+            vars(layer)["get_build_config"] = functools.partial(_refuse_file, layer)
+        elif guarded and not lost:
+            del vars(layer)["get_build_config"]
 
 
-def _quantize(layer, quantize, mode=None, config=None, **_):
-    """Replaces the method `quantize` that Keras set on the layer, and that expects the layer's earlier class."""
-    received = config if isinstance(config, str) else getattr(config, "mode", mode)
-    if received not in QUANTIZED:
-        raise ValueError(
-            f"`mode` must be 'int8' or 'int4' for a layer with adapters; received {short_repr(received)} for "
-            f"{layer.path}."
-        )
-    quantize(mode, config=config, type_check=False)
+def _restores_adapters(layer):
+    """Whether a `.keras` file holds the adapters of a layer. Keras' wrappers save the layer inside them as a layer."""
+    if isinstance(layer, keras.layers.Wrapper):
+        return _restores_adapters(layer.layer)
+    return isinstance(layer, KeepsState)
+
+
+def _refuse_file(layer):
+    raise ValueError(
+        f"`model` must have adapters inside layers of keras_txf to become a `.keras` file; received adapters inside "
+        f"{layer.name}, a {type(layer).__name__}. Use `txf.training.save_adapter`, `model.save_weights`, or "
+        "`txf.training.merge_adapter` before `model.save`."
+    )
 
 
 def _attach_all(layer, described):
     for name, (kind, options) in described["adapters"].items():
         if name not in adapters_of(layer):  # the layer's own configuration may have restored it
             attach(layer, name, kind, **options)
-    layer.active = described["active"]
+    layer.adapters.active = described["active"]
 
 
 def _describe_all(layer):
-    return {"adapters": describe(layer), "active": layer.active} if isinstance(layer, Adapted) else None
+    return {"adapters": describe(layer), "active": layer.adapters.active} if adapters_of(layer) else None
 
 
 CHANGES["adapters"] = (_describe_all, _attach_all)

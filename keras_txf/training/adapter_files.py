@@ -57,7 +57,8 @@ def save_adapter(model: keras.Model, file: str | os.PathLike, name: str = "defau
     _require(is_file, f"`file` must be a file to write; received {short_repr(str(file))}, which is a folder.")
     layers, shared = adapted_layers(model, name), shared_variables(model)
     names = {id(v): name for name, variables in trainable_by_name(model).items() for v in variables}
-    paths, active = [names[id(variable)] for variable in shared], any(layer.active == name for layer in layers.values())
+    paths = [names[id(variable)] for variable in shared]
+    active = any(layer.adapters.active == name for layer in layers.values())
     message = f"`name` must be the active adapter, with which {short_repr(paths[:1])} was trained"
     _require(active or not paths, f"{message}; received {short_repr(name)}.")
     variables = dict(zip(paths, shared))

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import keras
 
+from keras_txf.backend.functional_graph import is_functional
 from keras_txf.backend.keras_private import flatten_layers, kernel_shape, trainable_by_nature
 from keras_txf.checks import short_repr
 from keras_txf.layers import adapters
-from keras_txf.layers.class_change import keep_in_files
 from keras_txf.layers.projections import Projection
 from keras_txf.training.freezing import set_trainable
 from keras_txf.training.selection import check_model, heads_of, layers_by_name, outermost_layers, select_layers
@@ -27,8 +27,9 @@ def add_adapter(
 
     A target computes x W + alpha / rank · x A B. W does not change, and B starts as zeros, so the outputs of the model
     are the same at first. A model may have several adapters, see `use_adapter`. `compile` and `fit` of Keras work
-    before or after this call. `.keras` files keep all adapters; `save_adapter` writes one adapter. The base may be
-    quantized to int8 or int4 (QLoRA), before or after. float8 trains the kernels themselves and takes no adapter.
+    before or after this call. `.keras` files keep all adapters inside layers of this package, and `model.save` raises
+    ValueError for an adapter elsewhere; `save_adapter` writes one adapter of any model. The base may be quantized to
+    int8 or int4 (QLoRA), before or after. float8 trains the kernels themselves and takes no adapter.
 
     Args:
         model: a model of a builder, or any model with Dense or EinsumDense layers, such as Keras' own attention.
@@ -114,7 +115,7 @@ def use_adapter(model: keras.Model, name: str | None) -> None:
     dense_layers(model) if name is None else check_known_name(model, name)
     flags = {}
     for layer in adapted_layers(model).values():
-        layer.active = name if name in layer.adapters else None
+        layer.adapters.active = name if name in layer.adapters else None
         for other, adapter in layer.adapters.items():
             flags.update((id(variable), other == name) for variable in adapter.variables.values())
     set_trainable(model, flags)
@@ -152,12 +153,7 @@ def merge_adapter(model: keras.Model, name: str = "default") -> None:
                 f"`model` must be a float model when an adapter is merged; received one with {path} in {mode}."
             )
     for layer in layers.values():
-        with layer.using(name):
-            kernel, bias = layer.kernel, layer.bias
-        with layer.using(None):
-            layer.kernel.assign(kernel)
-            if bias is not None and bias is not layer.bias:
-                layer.bias.assign(bias)
+        layer.adapters[name].merge(layer)
     remove_adapter(model, name)
 
 
@@ -182,7 +178,7 @@ def remove_adapter(model: keras.Model, name: str = "default") -> None:
     check_known_name(model, name)
     for layer in adapted_layers(model, name).values():
         adapters.detach(layer, name)
-    keep_in_files(outermost_layers(model))
+    adapters.guard_files([*outermost_layers(model), *_models_of_code(model)])
     set_trainable(model, {})
 
 
@@ -221,7 +217,7 @@ def insert_adapter(model, name, kinds, shared, fill=None):
         for variable, trainable in before:
             variable.trainable = trainable
         raise
-    keep_in_files(outermost_layers(model))
+    adapters.guard_files([*outermost_layers(model), *_models_of_code(model)])
     use_adapter(model, name)
 
 
@@ -256,6 +252,11 @@ def shared_variables(model):
     layers = adapted_layers(model).values()
     adapted = {id(v) for layer in layers for adapter in layer.adapters.values() for v in adapter.variables.values()}
     return [variable for variable in model.trainable_variables if id(variable) not in adapted]
+
+
+def _models_of_code(model):
+    """The model and the models inside it whose layers Keras makes anew from a `.keras` file: they have no graph."""
+    return [inner for inner in flatten_layers(model) if isinstance(inner, keras.Model) and not is_functional(inner)]
 
 
 def _names(model):

@@ -93,10 +93,10 @@ def _matching(model, patterns):
     inactive = set()
     for layer in flatten_layers(model):
         for name, adapter in adapters_of(layer).items():
-            if name != layer.active:
+            if name != layer.adapters.active:
                 inactive |= {id(variable) for variable in adapter.variables.values()}
-            elif not adapter.adds:  # the adapter replaces the weights of the layer
-                inactive |= {id(kept_kernel(layer)), id(vars(layer)["bias"])}
+            elif adapter.kind == "whole":  # the adapter replaces the weights of the layer
+                inactive |= {id(kept_kernel(layer)), id(layer.bias)}
     variables = [variable for variable in trainable_by_nature(model) if id(variable) not in inactive]
     by_path = {}
     for variable in variables:

@@ -53,7 +53,7 @@ def test_against_numpy(equation, inputs, outputs, axes, of_a, of_b):
     tuned = run(model, x.astype("float32"))
     merge_adapter(model)
     np.testing.assert_allclose(run(model, x.astype("float32")), tuned, atol=1e-5)
-    assert type(layer) is layers.EinsumDense and len(model.weights) == len(before)
+    assert len(model.weights) == len(before)
 
 
 def test_a_begins_as_that_of_a_dense_layer():
@@ -76,7 +76,7 @@ def test_quantized(mode, equation, inputs, outputs, axes, of_a, of_b):
     np.testing.assert_allclose(dequantized, kernel, atol=0.01 if is_int8 else 0.5)
     np.testing.assert_allclose(bare, np.einsum(equation, x, dequantized), atol=0.05 if is_int8 else 1e-5)
     attach(layer, "default", "low_rank", rank=2, alpha=3, dropout=0.0)
-    layer.active = "default"
+    layer.adapters.active = "default"
     a, b = layer.adapters["default"].variables.values()
     assert (a.shape, b.shape) == (of_a, of_b)
     b.assign(random.normal(size=of_b))
@@ -99,7 +99,7 @@ def test_attention_of_keras_is_trained_saved_and_merged(mode, tmp_path):
     model, other = attention(), attention()
     if mode:
         model.quantize(mode), other.quantize(mode)
-    bare, classes = run(model, x), [type(layer) for layer in model._flatten_layers()]
+    bare = run(model, x)
     add_adapter(model, rank=2, dropout=0.1, targets=["*/query", "*/value", "*/attention_output"], heads=())
     np.testing.assert_allclose(run(model, x), bare, atol=1e-6)
     assert len(model.trainable_variables) == 12
@@ -112,15 +112,13 @@ def test_attention_of_keras_is_trained_saved_and_merged(mode, tmp_path):
 
     txf.training.save_adapter(model, tmp_path / "one.safetensors")
     txf.training.load_adapter(other, tmp_path / "one.safetensors", "other")
-    model.save(tmp_path / "model.keras")
-    reloaded = keras.saving.load_model(tmp_path / "model.keras")
-    for one in (other, reloaded):
-        np.testing.assert_allclose(run(one, x), tuned, atol=1e-5)
-    use_adapter(reloaded, None)
-    np.testing.assert_allclose(run(reloaded, x), bare, atol=1e-6)
+    np.testing.assert_allclose(run(other, x), tuned, atol=1e-5)
+    use_adapter(other, None)
+    np.testing.assert_allclose(run(other, x), bare, atol=1e-6)
+    refused(lambda: model.save(tmp_path / "model.keras"), ["adapters inside attention, a MultiHeadAttention"])
     (remove_adapter if mode else merge_adapter)(model)
     np.testing.assert_allclose(run(model, x), bare if mode else tuned, atol=1e-4)
-    assert [type(layer) for layer in model._flatten_layers()] == classes
+    model.save(tmp_path / "model.keras")
 
 
 def test_bad_calls_raise_value_errors():

@@ -46,14 +46,10 @@ def randomize(model):
         variable.assign(0.2 * random.normal(size=variable.shape))
 
 
-def classes(model):
-    return [type(layer) for layer in model._flatten_layers()]
-
-
 @pytest.mark.slow
 def test_parts_of_a_users_are_trained_saved_and_merged(tmp_path):
     model = generator()
-    plain, before, bare = classes(model), values(model.weights), run(model, IDS)
+    before, bare = values(model.weights), run(model, IDS)
     add_adapter(model, rank=2, dropout=0.1, targets="*")
     np.testing.assert_allclose(run(model, IDS), bare, atol=1e-6)
     parts = [f"{path}/default_lora_{part}" for path in DENSE for part in "ab"]
@@ -81,7 +77,7 @@ def test_parts_of_a_users_are_trained_saved_and_merged(tmp_path):
     tuned = run(model, IDS)
     merge_adapter(model)
     np.testing.assert_allclose(run(model, IDS), tuned, atol=1e-4)
-    assert classes(model) == plain and values(model.weights).keys() == before.keys()
+    assert values(model.weights).keys() == before.keys()
 
 
 @pytest.mark.drawn(2)
@@ -90,26 +86,52 @@ def test_any_dense_layer_of_a_model_of_keras(quantized, tmp_path):
     model = of_keras()
     if quantized:
         model.quantize("int8")
-    plain, bare = classes(model), run(model, HIDDEN)
+    bare = run(model, HIDDEN)
     add_adapter(model, "one", rank=2, targets="*", heads=())
     assert not any("doubled" in variable.path for variable in model.trainable_variables)
     np.testing.assert_allclose(run(model, HIDDEN), bare, atol=1e-6)
     randomize(model)
-    tuned, names = run(model, HIDDEN), [type(layer).__name__ for layer in model.layers]
+    tuned = run(model, HIDDEN)
     assert np.abs(tuned - bare).max() > 1e-2
-    model.save(tmp_path / "model.keras")
-    reloaded = keras.saving.load_model(tmp_path / "model.keras")
+    with pytest.raises(ValueError, match="adapters inside wrapper, a TimeDistributed. Use `txf.training.save_adapter`"):
+        model.save(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "all.weights.h5")
+    other = of_keras()
+    if quantized:
+        other.quantize("int8")
+    add_adapter(other, "one", rank=2, targets="*", heads=())
+    other.load_weights(tmp_path / "all.weights.h5")
     for name, expected in (("one", tuned), (None, bare)):
-        use_adapter(reloaded, name), use_adapter(model, name)
-        np.testing.assert_allclose(run(reloaded, HIDDEN), expected, atol=1e-6)
-    assert [type(layer).__name__ for layer in reloaded.layers] == names
-    add_adapter(reloaded, "two", targets="mine", heads=())
+        use_adapter(other, name), use_adapter(model, name)
+        np.testing.assert_allclose(run(other, HIDDEN), expected, atol=1e-6)
     (remove_adapter if quantized else merge_adapter)(model, "one")
     np.testing.assert_allclose(run(model, HIDDEN), bare if quantized else tuned, rtol=1e-4, atol=1e-4)
-    assert classes(model) == plain
-    for name in ("one", "two"):
-        remove_adapter(reloaded, name)
-    assert classes(reloaded) == plain
+    model.save(tmp_path / "model.keras")
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class ModelOfCode(keras.Model):
+    """A model without a graph, whose block Keras makes anew from a file."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.block = txf.layers.EncoderBlock(2, intermediate_dim=12, name="block")
+
+    def call(self, inputs):
+        return self.block(inputs)
+
+    def get_config(self):
+        return {}
+
+
+def test_a_model_without_a_graph_is_not_saved_without_its_adapters(tmp_path):
+    model = ModelOfCode(name="mine")
+    model(HIDDEN)
+    add_adapter(model, rank=2, targets="*/query", heads=())
+    with pytest.raises(ValueError, match="received adapters inside mine, a ModelOfCode. Use"):
+        model.save(tmp_path / "model.keras")
+    remove_adapter(model)
+    model.save(tmp_path / "model.keras")
 
 
 def test_removing_the_last_adapter_restores_the_layer():
@@ -124,8 +146,7 @@ def test_removing_the_last_adapter_restores_the_layer():
         layer.quantize("float8")
     for name in ("one", "two"):
         remove_adapter(model, name)
-    assert type(layer) is layers.Dense and vars(layer).keys() == before.keys()
-    assert layer.quantize is before["quantize"] and layer.activation is before["activation"]
+    assert vars(layer).keys() == before.keys() and layer.quantize is before["quantize"]
     assert len(model.variables) == len(of_keras().variables)
     with pytest.raises(ValueError, match="the paths of Dense and EinsumDense layers; received 'doubled'"):
         add_adapter(model, targets="doubled")

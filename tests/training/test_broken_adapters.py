@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 import keras_txf as txf
 from keras_txf.backend.keras_private import trainable_by_nature
-from keras_txf.layers.adapters import LowRank, describe
+from keras_txf.layers.adapters import LowRank, adapters_of, describe
 from keras_txf.training.adapters import dense_layers
 
 QUERY, SCORE = "encoder_0/attention/query", "pooling/score"
@@ -34,9 +34,12 @@ def sound(tmp_path_factory):
 
 def state(model):
     """All that a load may change; the values apart."""
-    adapters = {path: (describe(layer), getattr(layer, "active", None)) for path, layer in dense_layers(model).items()}
+    adapters = {
+        path: (describe(layer), getattr(adapters_of(layer), "active", None))
+        for path, layer in dense_layers(model).items()
+    }
     flags = [(variable.path, variable.trainable) for variable in trainable_by_nature(model)]
-    layers = [(layer.path, type(layer)) for layer in model._flatten_layers()]
+    layers = [(layer.path, set(vars(layer))) for layer in model._flatten_layers()]
     return adapters, flags, layers, [id(variable) for variable in model.variables]
 
 

@@ -14,7 +14,6 @@ from keras import ops
 from keras_txf.backend.keras_private import flatten_layers
 from keras_txf.checks import in_one_line, short_repr
 from keras_txf.generation.decoding.layout import OrderedLayout, PromptLayout, StepLayout
-from keras_txf.layers.class_change import plain_class
 
 BATCH, LENGTH, PROMPT, PADDING, WIDTH = 2, 257, 253, 3, 4  # the width divides the columns of a prompt
 KNOWN = (
@@ -58,10 +57,10 @@ def check_part(part, new, padding, vocab_size):
 
 def _kind(operation):
     """The class of an operation, and the first layer inside it that is not known."""
-    kind, inside = plain_class(operation).__name__, []
+    kind, inside = type(operation).__name__, []
     if isinstance(operation, keras.layers.Layer):
         inside = [layer for layer in flatten_layers(operation, include_self=False) if not _is_trusted(layer)]
-    return kind if not inside else f"{kind} with {short_repr(inside[0].name)}, {plain_class(inside[0]).__name__}"
+    return kind if not inside else f"{kind} with {short_repr(inside[0].name)}, {type(inside[0]).__name__}"
 
 
 def _is_known(operation):
@@ -71,7 +70,7 @@ def _is_known(operation):
 
 
 def _is_trusted(layer):
-    kind = plain_class(layer)
+    kind = type(layer)
     if kind in NORMS:
         return layer.axis in (-1, [-1])
     return kind in KNOWN or kind.__module__.startswith("keras_txf.layers.")
