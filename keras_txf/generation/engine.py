@@ -53,21 +53,7 @@ class Engine:
             _engines.add(self)
 
     def generate(
-        self,
-        build_models,
-        prompts,
-        limits,
-        sampler,
-        processors,
-        num_return_sequences,
-        stops,
-        seed,
-        inputs,
-        stop_strings=None,
-        stream=False,
-        top_logprobs=0,
-        state=None,
-        return_state=False,
+        self, build_models, prompts, limits, strategy, seed, inputs, stop_strings=None, stream=False, state=None
     ):
         """Continues each prompt.
 
@@ -75,28 +61,25 @@ class Engine:
             build_models: function of `width` and `return_hidden_states` that returns a `GraphDecoder`.
             prompts: list of lists of ids, none empty.
             limits: for each prompt how many tokens may follow.
-            sampler: see `decoding_loop`.
-            processors: tuple of functions of logits and `History`.
-            num_return_sequences: how many sequences for each prompt, at least one.
-            stops: lists of ids that end a row.
+            strategy: a `Strategy`.
             seed: integer; None draws one.
             inputs: dict, the other inputs of the model.
             stop_strings: `StopStrings` that end a row too, or None.
             stream: whether to return an iterator of the tokens instead, each int (R,), -1 for a row that has ended.
-            top_logprobs: how many of the likeliest tokens the results have for each step.
             state: a `State` of the starts of the prompts, or None.
-            return_state: whether to return a `State` too.
 
         Returns:
             NumPy arrays for the R rows, `num_return_sequences` for each prompt: the new tokens, int (R, N), -1 after
             the end; their log-probabilities (R, N); and a score for each row (R,). With `top_logprobs`, also ids and
-            log-probabilities of the likeliest tokens (R, N, k). With `return_state`, a pair of the arrays and the
+            log-probabilities of the likeliest tokens (R, N, k). With `keeps_state`, a pair of the arrays and the
             `State`.
         """
-        loop = self._decoding_loop(build_models, sampler, processors, num_return_sequences, top_logprobs, return_state)
-        keys, parameters = zip(*map(split_parameters, (sampler, *processors)))
-        request = self._request(prompts, limits, stops, loop.models.width, seed, inputs, list(parameters), state)
-        key = *keys, num_return_sequences, top_logprobs, return_state
+        loop, each = self._decoding_loop(build_models, strategy), strategy.num_return_sequences
+        keys, parameters = zip(*map(split_parameters, (strategy.sampler, *strategy.processors)))
+        request = self._request(
+            prompts, limits, strategy.stops, loop.models.width, seed, inputs, list(parameters), state
+        )
+        key = *keys, each, strategy.top_logprobs, strategy.keeps_state
         request, functions, compiles = self._functions_for(request, key, loop)
         with word(COMPILING if compiles else ""):
             if stream:
@@ -117,32 +100,32 @@ class Engine:
                 "for a token beyond the model's `attention_mask` or `attention_bias`, or within its `prefix_length`."
             )
         arrays = tokens, log_probs, scores, *top
-        if not return_state:
+        if not strategy.keeps_state:
             return arrays
         counts = (tokens >= 0).sum(axis=1)
         texts, real = [], []
         for row, (new, count) in enumerate(zip(tokens, counts)):
-            prompt = prompts[row // num_return_sequences]
+            prompt = prompts[row // each]
             texts.append([*prompt, *new[:count].tolist()])
-            real.append(self._real(row // num_return_sequences, prompt, state) + [True] * int(count))
+            real.append(self._real(row // each, prompt, state) + [True] * int(count))
         return arrays, State(self, texts, real, (request.ids.shape[1] + counts - 1).astype("int32"), memory)
 
-    def function(self, build_models, max_new_tokens, sampler, processors, num_return_sequences, stops, jit_compile):
+    def function(self, build_models, max_new_tokens, strategy, jit_compile):
         """`generate` as a function of tensors, for a graph in which batch and lengths are unknown.
 
         Args:
             max_new_tokens: the most tokens that may follow a prompt.
-            build_models, sampler, processors, num_return_sequences, stops: see `generate`.
+            build_models, strategy: see `generate`.
             jit_compile: whether XLA compiles the loop, for each batch size and for each 32 columns of prompt.
 
         Returns:
             A function that returns the arrays of `generate`. Its arguments are prompts, int (B, P), padded on the left,
             their lengths and their limits, int (B,), a seed, int (2,), and the dict `inputs`.
         """
-        loop = self._decoding_loop(build_models, sampler, processors, num_return_sequences)
+        loop = self._decoding_loop(build_models, strategy)
         advance = compiled(loop.advance, loop.models.variables) if jit_compile else loop.advance
-        stops, width = stop_table(stops), loop.models.width
-        parameters = [split_parameters(part)[1] for part in (sampler, *processors)]
+        stops, width = stop_table(strategy.stops), loop.models.width
+        parameters = [split_parameters(part)[1] for part in (strategy.sampler, *strategy.processors)]
         seed_dtype = keras.random.SeedGenerator(0).state.dtype
 
         def run(ids, lengths, limits, seed, inputs):
@@ -170,12 +153,9 @@ class Engine:
                 self._models[key] = build_models(*key)
             return self._models[key]
 
-    def _decoding_loop(
-        self, build_models, sampler, processors, num_return_sequences, top_logprobs=0, keeps_state=False
-    ):
+    def _decoding_loop(self, build_models, strategy):
         """The loop of the sampler."""
-        models = functools.partial(self.decoder, build_models)
-        return decoding_loop(sampler, models, processors, num_return_sequences, top_logprobs, keeps_state)
+        return decoding_loop(strategy, functools.partial(self.decoder, build_models))
 
     def _functions_for(self, request, key, loop):
         """A request as tensors, the functions of a loop for its shapes, and whether they compile at their first call.

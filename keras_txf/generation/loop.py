@@ -83,24 +83,41 @@ class Request(typing.NamedTuple):
         return ops.shape(self.history)[1] - self.prompt_length
 
 
-def decoding_loop(sampler, models, processors, num_return_sequences, top_logprobs=0, keeps_state=False):
-    """The loop that `generate` runs: a search has its own loop, every other sampler chooses token by token.
+class Strategy(typing.NamedTuple):
+    """How `generate` chooses tokens.
 
     Args:
         sampler: a function of logits and a seed, see `SampledDecoding`, or an object with a method
             `decoding_loop(models, processors, num_return_sequences, top_logprobs)`.
-        models: function of `width` and `return_hidden_states` that returns a `GraphDecoder`.
-        processors: functions of logits and `History`.
-        num_return_sequences: how many sequences for each prompt.
+        processors: tuple of functions of logits and `History`.
+        num_return_sequences: how many sequences for each prompt, at least one.
+        stops: lists of ids that end a row.
         top_logprobs: how many of the likeliest tokens the results have for each step.
         keeps_state: see `SampledDecoding`.
+    """
+
+    sampler: typing.Any
+    processors: tuple = ()
+    num_return_sequences: int = 1
+    stops: tuple | list = ()
+    top_logprobs: int = 0
+    keeps_state: bool = False
+
+
+def decoding_loop(strategy, models):
+    """The loop that `generate` runs: a search has its own loop, every other sampler chooses token by token.
+
+    Args:
+        strategy: a `Strategy`.
+        models: function of `width` and `return_hidden_states` that returns a `GraphDecoder`.
 
     Returns:
         An object with the methods of `SampledDecoding`, and its `models`.
     """
+    sampler, processors, each, _, top_logprobs, keeps_state = strategy
     if hasattr(sampler, "decoding_loop"):
-        return sampler.decoding_loop(models, processors, num_return_sequences, top_logprobs)
-    return SampledDecoding(models(), sampler, processors, num_return_sequences, top_logprobs, keeps_state)
+        return sampler.decoding_loop(models, processors, each, top_logprobs)
+    return SampledDecoding(models(), sampler, processors, each, top_logprobs, keeps_state)
 
 
 class SampledDecoding:

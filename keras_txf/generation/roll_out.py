@@ -17,7 +17,7 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.generation.engine import Engine, check_finite_weights
-from keras_txf.generation.loop import bucket, run_steps, write_column
+from keras_txf.generation.loop import Strategy, bucket, run_steps, write_column
 from keras_txf.generation.parameters import StepSeed, seed_state
 from keras_txf.progress import word
 
@@ -169,7 +169,7 @@ class RollOutEngine(Engine):
         Returns:
             NumPy float32 (R, steps, F - C).
         """
-        loop = self._decoding_loop(build_models, feedback, (), num_return_sequences)
+        loop = self._decoding_loop(build_models, Strategy(feedback, num_return_sequences=num_return_sequences))
         request = _request(series, future, steps, seed, inputs)
         request, functions, compiles = self._functions_for(request, (feedback, num_return_sequences), loop)
         with word(COMPILING if compiles else ""):

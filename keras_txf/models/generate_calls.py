@@ -1,11 +1,13 @@
 """The common part of every model's `generate`: checks of the arguments, the engine, the results."""
 
+import dataclasses
 import functools
 import inspect
 import itertools
 import typing
 import weakref
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -15,6 +17,7 @@ from keras_txf.backend.keras_private import flatten_layers
 from keras_txf.checks import short_repr
 from keras_txf.generation.assisted import Assisted, check_assisted
 from keras_txf.generation.engine import Engine
+from keras_txf.generation.loop import Strategy
 from keras_txf.generation.processors import check_processors, without_padding
 from keras_txf.generation.prompts import check_switch, new_token_limits, stop_lists
 from keras_txf.generation.results import WithState, check_state, check_state_options, check_top_logprobs, pack
@@ -50,71 +53,97 @@ def knows_options(call: Call) -> Call:
     return checked
 
 
-def run_generate(
-    model,
-    tokens,
-    prompts,
-    prefixes,
-    inputs,
-    max_new_tokens,
-    max_length,
-    sampler,
-    processors,
-    num_return_sequences,
-    stop_ids,
-    stop_sequences,
-    seed,
-    padded,
-    return_scores,
-    stream,
-    stop_strings,
-    tokenizer,
-    top_logprobs,
-    assistant=None,
-    draft_tokens=4,
-    cache=None,
-    state=None,
-    return_state=False,
-):
-    """Runs `generate` of any model; `prefixes` are the ids before the new ids in the result, for each prompt."""
-    kind, draft_tokens = cache_kind(cache), checks.size("draft_tokens", draft_tokens)
+@dataclasses.dataclass
+class GenerateOptions:
+    """The options of a call of `generate` that all models share, see `Generator.generate`."""
+
+    max_new_tokens: int | None
+    max_length: int | None
+    sampler: typing.Any
+    processors: typing.Any
+    num_return_sequences: int | None
+    stop_ids: typing.Any
+    stop_sequences: typing.Any
+    seed: int | None = None
+    padded: bool = True
+    return_scores: bool = False
+    stream: bool = False
+    stop_strings: typing.Any = None
+    tokenizer: typing.Any = None
+    top_logprobs: int | None = None
+    assistant: keras.Model | None = None
+    draft_tokens: int = 4
+    cache: typing.Any = None
+    state: typing.Any = None
+    return_state: bool = False
+
+    @classmethod
+    def of(cls, arguments):
+        """The options among the arguments of a method, a dict such as `locals()`."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in arguments.items() if name in names})
+
+    def strategy(self, model, tokens):
+        """The checked `Strategy` of these options."""
+        sampler = get_sampler(self.sampler, tokens.vocab_size)
+        processors = check_processors(self.processors, tokens.vocab_size)
+        stops = stop_lists(self.stop_ids, self.stop_sequences, tokens.vocab_size)
+        is_stop = tokens.pad_id in itertools.chain(*stops)
+        if tokens.pad_id is not None and not is_stop and not is_loaded(model):
+            processors = (*processors, without_padding(tokens.pad_id))  # padding is never a target of the losses
+        return Strategy(sampler, processors, check_sequences(sampler, self.num_return_sequences), stops)
+
+
+def run_generate(model, tokens, prompts, prefixes, inputs, options):
+    """Runs `generate` of any model.
+
+    Args:
+        model: a model with `generate`.
+        tokens: the `TokenInput` of the model.
+        prompts: list of lists of ids.
+        prefixes: for each prompt the ids before the new ids in the result.
+        inputs: dict, the other inputs of the model.
+        options: `GenerateOptions`.
+    """
+    state, return_scores, stream = options.state, options.return_scores, options.stream
+    kind, draft_tokens = cache_kind(options.cache), checks.size("draft_tokens", options.draft_tokens)
     engine = _engine(model, tokens, kind)
     if state is not None:
         check_state(state).check(engine, len(prompts))
         prompts = [earlier + prompt for earlier, prompt in zip(state.ids, prompts)]
-    limits = new_token_limits(list(map(len, prompts)), max_new_tokens, max_length, tokens.max_length)
-    longest = max(map(len, prompts))
+    lengths = list(map(len, prompts))
+    limits = new_token_limits(lengths, options.max_new_tokens, options.max_length, tokens.max_length)
+    longest = max(lengths)
     check_switch(switch_length_of(model), longest if state is None else min(map(len, state.ids)), longest, max(limits))
-    options = _engine_options(model, tokens, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
-    switches = {"padded": padded, "return_scores": return_scores, "stream": stream, "return_state": return_state}
-    for name, value in switches.items():
-        checks.boolean(name, value)
-    top_logprobs = check_top_logprobs(top_logprobs, tokens.vocab_size, return_scores)
-    stop_strings = stop_strings_of(stop_strings, tokenizer)
-    check_stop_strings(options[0], stop_strings and stop_strings.strings)
-    if assistant is not None:
-        check_state_options(options[0], state, return_state, stream, stop_strings, assistant)
-        decoder = _assistant(assistant, tokens, inputs, [*map(len, prompts)], limits)
-        check_assisted(options[0])
-        options = Assisted(options[0], decoder, draft_tokens), *options[1:]
-    else:
-        check_state_options(options[0], state, return_state, stream, stop_strings)
-    if not kind.keeps_all and (hasattr(options[0], "decoding_loop") or state is not None or return_state):
+    strategy = options.strategy(model, tokens)
+    for name in ("padded", "return_scores", "stream", "return_state"):
+        checks.boolean(name, getattr(options, name))
+    top_logprobs = check_top_logprobs(options.top_logprobs, tokens.vocab_size, return_scores)
+    stop_strings = stop_strings_of(options.stop_strings, options.tokenizer)
+    check_stop_strings(strategy.sampler, stop_strings and stop_strings.strings)
+    check_state_options(strategy.sampler, state, options.return_state, stream, stop_strings, options.assistant)
+    if options.assistant is not None:
+        decoder = _assistant(options.assistant, tokens, inputs, lengths, limits)
+        check_assisted(strategy.sampler)
+        strategy = strategy._replace(sampler=Assisted(strategy.sampler, decoder, draft_tokens))
+    is_search = hasattr(strategy.sampler, "decoding_loop")
+    if not kind.keeps_all and (is_search or state is not None or options.return_state):
         raise ValueError(
             f'`cache` must keep all tokens for beams, "contrastive", `assistant` and `state`; received {kind.__name__}.'
         )
-    build_models = functools.partial(decoding_models, model, kind=kind)
-    run = functools.partial(
-        engine.generate, build_models, prompts, limits, *options, seed, inputs, stop_strings, state=state
-    )
     if stream:
-        check_stream(options[0], padded, return_scores)
-        shape = (-1,) if num_return_sequences is None else (-1, num_return_sequences)
-        return (tokens.reshape(shape) for tokens in run(stream=True))
-    found = run(top_logprobs=top_logprobs, return_state=return_state)
-    found, last = found if return_state else (found, None)
-    result = pack(found, prefixes, num_return_sequences, tokens.pad_id or 0, padded, return_scores)
-    if not return_state:
+        check_stream(strategy.sampler, options.padded, return_scores)
+    else:
+        strategy = strategy._replace(top_logprobs=top_logprobs, keeps_state=options.return_state)
+    build_models = functools.partial(decoding_models, model, kind=kind)
+    found = engine.generate(build_models, prompts, limits, strategy, options.seed, inputs, stop_strings, stream, state)
+    if stream:
+        shape = (-1,) if options.num_return_sequences is None else (-1, options.num_return_sequences)
+        return (tokens.reshape(shape) for tokens in found)
+    found, last = found if options.return_state else (found, None)
+    padding = tokens.pad_id or 0
+    result = pack(found, prefixes, options.num_return_sequences, padding, options.padded, return_scores)
+    if not options.return_state:
         return result
     return WithState(result.ids, last, result) if return_scores else WithState(result, last)
 
@@ -140,20 +169,9 @@ def _assistant(assistant, tokens, inputs, lengths, limits):
     return _engine(assistant, drafted).decoder(functools.partial(decoding_models, assistant))
 
 
-def make_function(
-    model,
-    tokens,
-    longest_prompt,
-    max_new_tokens,
-    max_length,
-    sampler,
-    processors,
-    num_return_sequences,
-    stop_ids,
-    stop_sequences,
-    jit_compile,
-):
+def make_function(model, tokens, longest_prompt, options, jit_compile):
     """The engine's function of tensors, and a function from prompt lengths to the limits of new tokens."""
+    max_length = options.max_length
     model_length, switch_length = tokens.max_length, switch_length_of(model)
     limited = any(bound is not None for bound in (model_length, max_length, switch_length))
     if limited and longest_prompt is None:
@@ -162,10 +180,10 @@ def make_function(
             f"model's max_length={model_length} and max_length={max_length}."
         )
     lengths = [1, checks.optional(checks.positive_integer, "longest_prompt", longest_prompt) or 1]
-    most = max(new_token_limits(lengths, max_new_tokens, max_length, model_length))
-    options = _engine_options(model, tokens, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
+    most = max(new_token_limits(lengths, options.max_new_tokens, max_length, model_length))
+    strategy = options.strategy(model, tokens)
     checks.boolean("jit_compile", jit_compile)
-    follow = _engine(model, tokens).function(functools.partial(decoding_models, model), most, *options, jit_compile)
+    follow = _engine(model, tokens).function(functools.partial(decoding_models, model), most, strategy, jit_compile)
     check_switch(switch_length, 1, lengths[1], most)
 
     def run(ids, lengths, limits, seed, inputs):
@@ -181,17 +199,6 @@ def make_function(
 def switch_length_of(model):
     """The shortest length beyond which a position layer of the model changes its frequencies, or None."""
     return min(filter(None, (getattr(layer, "switch_length", None) for layer in flatten_layers(model))), default=None)
-
-
-def _engine_options(model, tokens, sampler, processors, num_return_sequences, stop_ids, stop_sequences):
-    """The checked arguments of the engine: sampler, processors, sequences for each prompt, stops."""
-    sampler = get_sampler(sampler, tokens.vocab_size)
-    processors = check_processors(processors, tokens.vocab_size)
-    stops = stop_lists(stop_ids, stop_sequences, tokens.vocab_size)
-    is_stop = tokens.pad_id in itertools.chain(*stops)
-    if tokens.pad_id is not None and not is_stop and not is_loaded(model):  # padding is never a target of the losses
-        processors = (*processors, without_padding(tokens.pad_id))
-    return sampler, processors, check_sequences(sampler, num_return_sequences), stops
 
 
 def other_inputs(model, ids_name, inputs):

@@ -15,7 +15,14 @@ from keras_txf.layers.serialization import register
 from keras_txf.layers.token_input import inputs_by_name, series_inputs, target_name, token_input
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.decoding_models import call_sequential, check_decodable, decoding_models, refuse_packed
-from keras_txf.models.generate_calls import check_rows, knows_options, make_function, other_inputs, run_generate
+from keras_txf.models.generate_calls import (
+    GenerateOptions,
+    check_rows,
+    knows_options,
+    make_function,
+    other_inputs,
+    run_generate,
+)
 from keras_txf.models.seq2seq_model import Seq2Seq
 
 
@@ -191,6 +198,7 @@ class Generator(CheckedModel):
         >>> model.generate([[8, 9]], 4, state=first.state).shape  # after the four tokens of the first answer
         (1, 6)
         """
+        options = GenerateOptions.of(locals())
         refuse_packed(self)
         tokens = token_input(self, target_name(self))
         if state is None:
@@ -213,11 +221,7 @@ class Generator(CheckedModel):
         if state is None and not all(prompts):
             raise ValueError("`prompt_ids` must hold at least one token in each prompt; received an empty one.")
         check_rows(inputs, len(prompts))
-        return run_generate(
-            self, tokens, prompts, prompts, inputs, max_new_tokens, max_length, sampler, processors,
-            num_return_sequences, stop_ids, stop_sequences, seed, padded, return_scores, stream,
-            stop_strings, tokenizer, top_logprobs, assistant, draft_tokens, cache, state, return_state,
-        )  # fmt: skip
+        return run_generate(self, tokens, prompts, prompts, inputs, options)
 
     @knows_options
     def make_generate_function(
@@ -259,12 +263,10 @@ class Generator(CheckedModel):
         >>> tokens.shape
         (2, 4)
         """
+        options = GenerateOptions.of(locals())
         refuse_packed(self)
         tokens = token_input(self, target_name(self))
-        run, limit = make_function(
-            self, tokens, longest_prompt, max_new_tokens, max_length, sampler, processors,
-            num_return_sequences, stop_ids, stop_sequences, jit_compile,
-        )  # fmt: skip
+        run, limit = make_function(self, tokens, longest_prompt, options, jit_compile)
 
         def generate(ids, lengths, seed, inputs=None):
             ids, lengths = ops.cast(ids, "int32"), ops.cast(lengths, "int32")

@@ -16,7 +16,14 @@ from keras_txf.layers.serialization import register
 from keras_txf.layers.token_input import inputs_by_name, token_input
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.decoding_models import refuse_packed
-from keras_txf.models.generate_calls import knows_options, make_function, other_inputs, run_generate, start_id_of
+from keras_txf.models.generate_calls import (
+    GenerateOptions,
+    knows_options,
+    make_function,
+    other_inputs,
+    run_generate,
+    start_id_of,
+)
 
 
 @register
@@ -72,6 +79,7 @@ class Seq2Seq(CheckedModel):
             ValueError: no source, ids outside the vocabulary, more tokens than the model has positions,
                 options that do not go together.
         """
+        options = GenerateOptions.of(locals())
         refuse_packed(self)
         target = token_input(self, "target_ids")
         start_ids = self._start_ids(start_id, target.vocab_size)
@@ -94,11 +102,7 @@ class Seq2Seq(CheckedModel):
                 raise ValueError("`inputs` does not go with `source_ids`, the only other input of the model.")
             inputs = {"source_ids": self._padded_sources(source_ids)}
         rows = len(next(iter(inputs.values())))
-        return run_generate(
-            self, target, [start_ids] * rows, [[]] * rows, inputs, max_new_tokens, max_length,
-            sampler, processors, num_return_sequences, stop_ids, stop_sequences, seed, padded, return_scores, stream,
-            stop_strings, tokenizer, top_logprobs, assistant, draft_tokens, cache,
-        )  # fmt: skip
+        return run_generate(self, target, [start_ids] * rows, [[]] * rows, inputs, options)
 
     def _start_ids(self, start_id, vocab_size):
         """The list of the first tokens of an answer."""
@@ -141,13 +145,11 @@ class Seq2Seq(CheckedModel):
         Raises:
             ValueError: see `generate`.
         """
+        options = GenerateOptions.of(locals())
         refuse_packed(self)
         target = token_input(self, "target_ids")
         start_ids = self._start_ids(start_id, target.vocab_size)
-        run, limit = make_function(
-            self, target, len(start_ids), max_new_tokens, max_length, sampler, processors,
-            num_return_sequences, stop_ids, stop_sequences, jit_compile,
-        )  # fmt: skip
+        run, limit = make_function(self, target, len(start_ids), options, jit_compile)
 
         def generate(source_ids, seed):
             if isinstance(source_ids, dict):
