@@ -254,8 +254,8 @@ class _SeedOfWords(keras.random.SeedGenerator):
 def _track_variables(layer):
     """Registers every variable of a layer as a PyTorch parameter.
 
-    Keras registers one variable for each path, and two inner models of a model may share paths. `zero_grad` then skips
-    the first of them, whose gradients grow from step to step.
+    Keras registers one variable for each path. If two inner models share a path, `zero_grad` skips the first variable,
+    and its gradients accumulate.
     """
     import torch
 

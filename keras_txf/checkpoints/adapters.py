@@ -173,7 +173,7 @@ def _info_of(model, config):
 
 
 def _name_of(folder):
-    """Returns the name of a repository if a folder is in the Hub's cache, or the path of another folder."""
+    """Returns the repository's name if a folder is in the Hub's cache, else the path of the folder."""
     if folder is None:
         return None
     repository = folder.parent.parent.name

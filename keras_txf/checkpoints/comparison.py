@@ -13,7 +13,8 @@ from keras_txf.layers import PatchEmbedding, PositionalEmbedding, Residual
 from keras_txf.layers.parts import OPTIONS
 from keras_txf.layers.token_input import embedded_input, inputs_by_name
 
-# Options without an effect on the outputs, options that the shapes of weights show, and parts, which have options.
+# Not compared: options without an effect on the outputs, options visible in the shapes of weights, and parts, whose own
+# options are compared.
 UNCOMPARED = re.compile(
     r"(.*/)?(units|.*max_length|.*dropout|.*initializer|stochastic_depth|layer_scale|attention|"
     r"cross_attention|feed_forward|norm_bias|load_balancing|.*drop_remainder|.*interpolate_positions)(_of_\w+)?"

@@ -72,7 +72,7 @@ def with_parts(builder, options):
 
 
 def block_parts(options, causal=False, cross_attention=False):
-    """Returns options of blocks, in which parts replace the table's options of parts.
+    """Replaces options such as `attention_dropout` by layers: the attention, the feed-forward network and the norm.
 
     Args:
         options: options of a family's table, and of a block or a builder.

@@ -204,7 +204,9 @@ class BeamDecoding:
         return ops.reshape(rows, (-1, self.beam.num_beams, logits.shape[-1]))
 
     def _best_finished(self, state, request, totals, ends):
-        """The best W beams that finished before or now: scores, `NOT_FINISHED` where none exists, and indices (B, W).
+        """The scores (B, W) and indices (B, W) of the best W beams that finished before or now.
+
+        A missing beam has the score `NOT_FINISHED`.
 
         An index below W is a beam that finished before, the others are candidates.
         """

@@ -98,7 +98,7 @@ class ContrastiveDecoding:
         return {**state, **empty_tables(state["log_probs"], self.top_logprobs)}, constant
 
     def advance(self, state, constant, request, until):
-        """Chooses tokens until each row has `until` of them, or has stopped."""
+        """Chooses tokens until each row has `until` tokens, or has stopped."""
         return run_steps(lambda state: self._append(state, constant, request), state, until)
 
     def results(self, state, request):

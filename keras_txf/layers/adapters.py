@@ -45,10 +45,11 @@ class _Adapter:
 
 
 class LowRank(_Adapter):
-    """x A B · alpha / rank, added to the product of the layer. B is initially zero, and A as in PEFT.
+    """x A B · alpha / rank, added to the product of the layer.
 
-    A has the axes of the kernel, except the rank as its last axis. B has the rank and the last axis of the kernel. So
-    A B has the shape of the kernel, as in Keras' LoRA of EinsumDense. A Dense layer is the EinsumDense ...x,xy->...y.
+    A has the axes of the kernel, with the last axis replaced by the rank. B has the rank and the last axis of the
+    kernel, so A B has the shape of the kernel, as in Keras' LoRA of EinsumDense. A is initialized as in PEFT, and B
+    with zeros.
     """
 
     checks = {"rank": checks.positive_integer, "alpha": checks.positive_number, "dropout": checks.rate}

@@ -20,7 +20,7 @@ from keras_txf.layers.serialization import get_initializer, own_initializer, reg
 
 @register
 class AudioEmbedding(Layer):
-    """Applies one-dimensional convolutions to frames, to the width of a model, and adds positions.
+    """Embeds frames in the width of a model by one-dimensional convolutions, and adds positions.
 
     For log-mel spectrograms (see `LogMelSpectrogram`) and other long sequences of float vectors: strides shorten the
     sequence for attention. Pass the layer as `embedding` to a builder with `input_dim`. With the defaults the layer is

@@ -9,7 +9,7 @@ from keras import tree
 
 from keras_txf import checks
 from keras_txf.backend.keras_private import computing_in, flatten_layers, unless_overridden
-from keras_txf.layers.rematerialization import nothing_computed_again, rematerialized_call
+from keras_txf.layers.rematerialization import no_rematerialization, rematerialized_call
 from keras_txf.layers.saved_state import KeepsState
 from keras_txf.layers.serialization import option_names, serialize
 from keras_txf.layers.shown_options import show_constructor
@@ -105,7 +105,7 @@ class Layer(KeepsState, keras.layers.Layer):
         such as a user's position layer: the trace makes this first call.
         """
         has_cache = kwargs.get("cache") is not None or kwargs.get("context_cache") is not None
-        with nothing_computed_again(self):
+        with no_rematerialization(self):
             if has_cache or any(map(_waits, flatten_layers(self, include_self=False))):
                 return keras.layers.Layer.compute_output_spec(self, *args, **kwargs)
             return self.compute_output_spec(*args, **kwargs)

@@ -169,7 +169,7 @@ class DisentangledPositions(Layer):
         return ops.take(self._vectors(training), self._buckets(query_positions, key_positions), axis=0)
 
     def _vectors(self, training):
-        """The vectors (P, D) after their norm and dropout."""
+        """The embeddings (P, D) of the relative positions, after the norm and dropout."""
         vectors = current_value(self.embeddings)
         if self.norm_layer is not None:
             vectors = self.norm_layer(vectors)

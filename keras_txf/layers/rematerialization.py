@@ -26,7 +26,7 @@ from keras_txf.backend.keras_private import (
 _inside_recomputed = contextvars.ContextVar("whether an outer layer is computed again as a whole", default=False)
 
 
-def nothing_computed_again(layer):
+def no_rematerialization(layer):
     """A scope without rematerialization of inner layers, in which Keras infers the shapes of a layer's outputs."""
     if remat_mode(layer) is None:
         return contextlib.nullcontext()

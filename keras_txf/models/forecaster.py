@@ -115,7 +115,7 @@ def _series_of(model, series) -> Any:
 
 
 def _try_feedback(feedback, width, outputs):
-    """Raises ValueError for a feedback that does not return vectors of the width, or needs another argument."""
+    """Raises ValueError if the function `feedback` does not return `width` features, or needs another argument."""
     if feedback is None:
         if outputs != width:
             raise ValueError(

@@ -57,10 +57,10 @@ def encoder_decoder_classifier(
         {options}
 
     Returns:
-        A functional `keras.Model`. With an output on request it returns a dict with `logits`.
+        A functional `keras.Model`. With `return_hidden_states` or scores it returns a dict with `logits`.
 
     Raises:
-        ValueError: an unknown option, or two that do not go together.
+        ValueError: an unknown option, or two options that do not go together.
 
     Reference:
         [BART](https://arxiv.org/abs/1910.13461), section 3.1.

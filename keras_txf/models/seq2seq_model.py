@@ -138,9 +138,9 @@ class Seq2Seq(CheckedModel):
             others: see `generate`, and `Generator.make_generate_function`.
 
         Returns:
-            A function of `source_ids`, int32 (B, S), padded, S at least 1, and `seed`, int (2,). Its results are those
-            of the function of `Generator.make_generate_function`. For a source of float vectors it takes their dict
-            instead of the ids.
+            A function of `source_ids`, int32 (B, S), padded, S at least 1, and `seed`, int (2,). It returns what the
+            function of `Generator.make_generate_function` returns. For a source of float vectors it takes a dict of the
+            model's inputs instead of the ids.
 
         Raises:
             ValueError: see `generate`.

@@ -1,8 +1,9 @@
 """Axes of heads, and the dtypes of sums and integers under every floatx.
 
-No constant here is infinite or NaN, because TensorFlow's `enable_check_numerics` stops at every tensor that holds one.
-`nan_unless` and `minus_infinity_unless` return such a number only if a value is wrong or missing. On JAX, Keras'
-`maximum` and `minimum` give a Python integer a float dtype if floatx is not float32; `at_least` and `at_most` do not.
+No constant here is infinite or NaN, because TensorFlow's `enable_check_numerics` stops at every tensor with an
+infinity or a NaN. `nan_unless` and `minus_infinity_unless` return such a tensor only if a value is wrong or missing.
+On JAX, Keras' `maximum` and `minimum` give a Python integer a float dtype if floatx is not float32; `at_least` and
+`at_most` do not.
 """
 
 import keras

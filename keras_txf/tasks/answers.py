@@ -104,7 +104,7 @@ class Answers:
     def _read(self, texts):
         ids = self.reader(texts)
         rows = ids.to_list() if hasattr(ids, "to_list") else np.asarray(ids).tolist()
-        rows = [[token for token in row if token != self.reader.pad_id] for row in rows]  # as `generate` returns them
+        rows = [[token for token in row if token != self.reader.pad_id] for row in rows]  # without padding
         for index, row in enumerate(rows):
             if not row:
                 raise bad_argument("texts", "each have a token", texts[index], index)

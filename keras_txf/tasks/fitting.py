@@ -186,7 +186,7 @@ def check_compile_options(loss, metrics, options):
 
 
 def optimizer_of(value):
-    """Returns the Keras optimizer of a name, a configuration or an optimizer."""
+    """Converts a name or a configuration to a Keras optimizer; returns an optimizer unchanged."""
     try:
         optimizer = keras.optimizers.get(value)
     except Exception as error:  # Keras raises errors of several types
@@ -226,7 +226,7 @@ def record_of(history, examples, initial_epoch):
 
 
 def columns_of(data, names):
-    """Returns the first held-out column and a list of the others; None for a column that a table holds."""
+    """Splits held-out data into the first column or table, and a list of the others, None if a table holds them."""
     is_columns = isinstance(data, tuple) and not all(isinstance(value, str) for value in data)
     if not isinstance(data, (list, tuple)) or len(names) == 1 and not is_columns:
         data = (data,)

@@ -90,7 +90,7 @@ def _texts(path):
 
 
 def _by_name(shown, text, columns):
-    """Returns the numbers of the columns. Removes a first line of names from its text."""
+    """Returns the indices of the columns of words and tags. Removes the line of names from the first text."""
     names = text[0][1]
     is_pair = isinstance(columns, (list, tuple)) and len(columns) == 2
     if columns is None:

@@ -314,7 +314,7 @@ def checked_messages(name, messages, source):
 
 
 def _check_content(name, message, index, source):
-    """Raises ValueError if the template does not read the content. A tool may return any content."""
+    """Raises ValueError if the template does not read the content. A tool's message may have content of any type."""
     content = message.get("content")
     if isinstance(content, str) or content is None and message.keys() & {"tool_calls", *REASONING}:
         return

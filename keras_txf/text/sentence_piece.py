@@ -257,7 +257,7 @@ class SentencePieceTokenizer(Tokenizer):
         text = self._decode_ordinary(ordinary)
         if self.prefix_space == "first" or self.added_tokens:
             begins = tf.gather(marked(rows.row_splits, rows.values), starts)
-            if self.prefix_space == "always":  # a space was added after a special token too, unless the text had one
+            if self.prefix_space == "always":  # also after a special token, but not after an added token
                 begins |= ~self._follows_added(rows.values, starts)
             text = tf.where(begins, text, self._kernel(AS_IT_IS).detokenize(ordinary))
         text = tf.where(tf.gather(is_special, starts), whole, text)

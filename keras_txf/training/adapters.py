@@ -222,7 +222,7 @@ def insert_adapter(model, name, kinds, shared, fill=None):
 
 
 def dense_layers(model):
-    """The layers of a model that take adapters, by their names in files, which are mostly their paths."""
+    """The layers of a model that take adapters, by their names in adapter files. A name is mostly the path."""
     check_model(model)
     return layers_by_name(model, adapters.takes_adapters)
 

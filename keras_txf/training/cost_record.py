@@ -124,7 +124,7 @@ class _Entry:
     region: int | None
     times: int
     share: float
-    hidden: int | None = None  # of an attention
+    hidden: int | None = None  # masked pairs of an attention layer
 
 
 class _Run:

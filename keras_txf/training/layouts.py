@@ -119,7 +119,7 @@ def _mesh_sizes(mesh, **axes):
 
 
 def _rows(model, *split):
-    """The axes of each weight by path, and the notes of `_rows_of_model`."""
+    """The axes over which each weight is split, by path, and messages about weights that could not be split."""
     if isinstance(model, keras.layers.Layer) or not callable(model):
         if not isinstance(model, keras.Model) or not model.built:
             raise ValueError(

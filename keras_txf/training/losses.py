@@ -30,7 +30,7 @@ class TokenCrossEntropy(keras.losses.Loss):
     Keras' own losses average over positions or sequences; here each token has the same weight. Under `tf.distribute`
     each replica averages over its own tokens, and Keras averages over the replicas. Gradient accumulation averages
     over its steps in the same way. With `tokens_per_batch` a token weighs the same in each replica and step: k steps
-    of `gradient_accumulation_steps=k` make the update of one batch with all their rows and k times the number.
+    of `gradient_accumulation_steps=k` equal one batch of all these rows with a `tokens_per_batch` k times as large.
 
     Args:
         pad_id: target id that does not count, such as -100 of `txf.text.token_classification`; None counts every
@@ -90,7 +90,7 @@ class TokenCrossEntropy(keras.losses.Loss):
         return mean if self.tokens_per_batch is None else mean * (ops.sum(weights) / self.tokens_per_batch)
 
     def _mean(self, factors, y_true, y_pred, weights):
-        if factors is not None and _knows_its_chunks(type(self)):
+        if factors is not None and _supports_chunks(type(self)):
             mean = ops.divide_no_nan(self.total_in_chunks(factors, y_true, weights), ops.sum(weights))
             return _SHARE_OF_REPLICA(mean[None], mean[None])
         # Flat, without the mask that Keras keeps on `y_pred`, whose padding may differ from `pad_id`.
@@ -130,8 +130,8 @@ def flat_targets(y_true, pad_id):
     return targets if pad_id is None else ops.where(targets == pad_id, 0, targets)
 
 
-def _knows_its_chunks(loss_class):
-    """Whether the class that defines `call`, the loss of a token, also defines `total_in_chunks`."""
+def _supports_chunks(loss_class):
+    """Whether the class that defines `call` also defines `total_in_chunks`."""
     owner = next(parent for parent in loss_class.__mro__ if "call" in vars(parent))
     return "total_in_chunks" in vars(owner)
 

@@ -94,7 +94,7 @@ def attention_scores(model: keras.Model, inputs: Any) -> dict[str, Any]:
 
 
 def _check_inputs(model, inputs):
-    """Raises ValueError if a dict lacks an input, as the model's own call does. Its graph would name no input."""
+    """Raises ValueError if a dict lacks an input, as the model's own call does. The graph would not name the input."""
     expected = getattr(model, "input", None)  # a Sequential has none
     if isinstance(expected, dict) and isinstance(inputs, dict) and (missing := expected.keys() - inputs):
         raise ValueError(f"the key {short_repr(min(missing))} is missing; received {short_repr(sorted(inputs))}.")

@@ -3,7 +3,7 @@
 import dataclasses
 
 from keras_txf.checkpoints.families import llama
-from keras_txf.checkpoints.families.mixtures import PART, experts_apart, with_moe_layers
+from keras_txf.checkpoints.families.mixtures import PART, separate_experts, with_moe_layers
 from keras_txf.checkpoints.families.rotary import positions
 from keras_txf.layers import LatentAttention, MixtureOfExperts
 
@@ -13,7 +13,7 @@ LATENT = {
     "key_value_down": "kv_a_proj_with_mqa", "key_value_norm": "kv_a_layernorm", "key_value_up": "kv_b_proj",
 }  # fmt: skip
 BODY = {
-    **experts_apart(f"{MLP}.experts", f"{MLP}.gate", GATED),
+    **separate_experts(f"{MLP}.experts", f"{MLP}.gate", GATED),
     **{f"decoder_{{i}}/attention/{ours}": f"{ATTENTION}.{theirs}" for ours, theirs in LATENT.items()},
     **{
         f"{PART}shared_experts/{ours}": f"{MLP}.shared_experts.{theirs}"

@@ -139,7 +139,7 @@ def gemma3(c):
     bases = {"full_attention": c("rope_theta", 1000000.0), "sliding_attention": c("rope_local_base_freq", 10000.0)}
     window = c("sliding_window", 4096)
     both = {}
-    if c("use_bidirectional_attention", None):  # EmbeddingGemma, whose key counts both sides of the window
+    if c("use_bidirectional_attention", None):  # EmbeddingGemma: `sliding_window` is the width of both sides together
         both, window = {"causal": False}, window and window // 2 + 1
     return {
         **gemma2(c, True),

@@ -16,8 +16,8 @@ from keras_txf.ops.tensors import widen
 PART = "decoder_{i}/feed_forward/"
 
 
-def experts_apart(module, router, names):
-    """Returns rows of experts that have a tensor each; `names` names gate, intermediate and output."""
+def separate_experts(module, router, names):
+    """Returns table entries of experts stored as separate tensors; `names` holds gate, intermediate and output."""
     return {
         **BODY,
         f"{PART}router": Tensor(f"{router}.weight", other=TRANSPOSED),
@@ -28,9 +28,11 @@ def experts_apart(module, router, names):
     }
 
 
-MIXTRAL = experts_apart("layers.{i}.block_sparse_moe.experts", "layers.{i}.block_sparse_moe.gate", ("w1", "w3", "w2"))
+MIXTRAL = separate_experts(
+    "layers.{i}.block_sparse_moe.experts", "layers.{i}.block_sparse_moe.gate", ("w1", "w3", "w2")
+)
 QWEN = {
-    **experts_apart("layers.{i}.mlp.experts", "layers.{i}.mlp.gate", ("gate_proj", "up_proj", "down_proj")),
+    **separate_experts("layers.{i}.mlp.experts", "layers.{i}.mlp.gate", ("gate_proj", "up_proj", "down_proj")),
     f"{PART}shared_gate": "layers.{i}.mlp.shared_expert_gate",
     f"{PART}shared_experts/gate": "layers.{i}.mlp.shared_expert.gate_proj",
     f"{PART}shared_experts/intermediate": "layers.{i}.mlp.shared_expert.up_proj",

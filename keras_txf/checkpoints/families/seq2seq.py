@@ -10,7 +10,7 @@ from keras_txf.layers import AudioEmbedding
 
 
 def bart_side(side):
-    """Returns the rows of the blocks of one side, and of the norms around the blocks."""
+    """Returns the table entries of the encoder's or the decoder's blocks, and of the norms around the blocks."""
     return {
         f"{side}_embedding_norm": f"{side}.layernorm_embedding",
         f"{side}_norm": f"{side}.layer_norm",  # only in mBART, Pegasus, M2M100 and Whisper

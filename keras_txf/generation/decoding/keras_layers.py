@@ -101,7 +101,7 @@ def read_recurrence(layer, arguments, cache):
     outputs, new = read_sequence(layer, x, states, mask)
     for i, state in enumerate(keras.tree.flatten(new)):
         cache.write_state(f"state_{i}", state)
-    if mask is not None and not layer.zero_output_for_mask:  # a hidden token repeats the outputs before it
+    if mask is not None and not layer.zero_output_for_mask:  # a masked token repeats the last output
         last = cache.read_state("outputs", ops.zeros_like(outputs[:, 0]))
         if x.shape[1] == 1:
             outputs = ops.where(mask[..., None], outputs, last[:, None])

@@ -72,7 +72,7 @@ EMBEDDINGS = (PositionalEmbedding, keras.layers.Embedding, Start)  # layers that
 
 
 class Part:
-    """A call that treats each position alone: it runs as the graph says.
+    """A call of the graph that treats each position alone: decoding runs the call unchanged.
 
     Args:
         call: a `GraphCall`.
