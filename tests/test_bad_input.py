@@ -60,7 +60,7 @@ SIZES = [
 
 COMBINATIONS = [
     (lambda: Embedding(11, 8, "learned"), "`max_length`|learned|None"),
-    (lambda: Embedding(11, 8, position_dim=2), "`position_dim`|concat|add"),
+    (lambda: Embedding(11, 8, position_dim=2), "position_dim=2|concat|add"),
     (lambda: Embedding(11, 8, None, combine="concat"), "concat|position_encoding=None"),
     (lambda: generator(embedding=Embedding(11, 8, combine="concat")), "`tie_embeddings`|concat"),
     (lambda: generator(embedding=Embedding(12, 8)), "`embedding`|vocab_size=11|12"),
@@ -69,7 +69,7 @@ COMBINATIONS = [
     (lambda: generator(embedding=Embedding(11, 8), pad_id=3), "`pad_id`|`embedding`|3"),
     (lambda: generator(combine="concat"), "'combine'|embedding=PositionalEmbedding(..., combine=...)"),
     (lambda: Encoder(2, stochastic_depth=0.1), "'stochastic_depth'|residual=Residual(stochastic_depth=...)"),
-    (lambda: encoder(qk_norm=True), "'qk_norm'|attention=MultiHeadSelfAttention(..., qk_norm=...)"),
+    (lambda: encoder(qk_norm=True), "'qk_norm'|attention=MultiHeadSelfAttention(num_heads, qk_norm=...)"),
     (lambda: Embedding(11, 8, combine="concat")(X, reverse=True), "`reverse`|concat"),
     (lambda: classifier(packed=True), "'packed'|encoder_classifier"),
     (lambda: generator(causal=True), "'causal'|decoder_generator"),
@@ -78,7 +78,7 @@ COMBINATIONS = [
        f"'norm_placment'|{name}|Did you mean 'norm_placement'|docstring")
       for name, build in {**BUILDERS, **IMAGE_BUILDERS}.items()),
     (lambda: seq2seq(encoder_options={"windw": 3}), "'windw'|Did you mean 'window'"),
-    (lambda: seq2seq(encoder_options={"num_layers": 3}), "'num_layers' is not an option of encoder_decoder"),
+    (lambda: seq2seq(encoder_options={"num_layers": 3}), "'num_layers' is not an option of encoder_options"),
     (lambda: seq2seq(decoder_options={"cross_attention": True}), "`cross_attention`|None or a layer|True"),
     (lambda: Decoder(2)(X, CONTEXT), "`context`|`cross_attention=False`"),
     (lambda: Decoder(2, cross_attention=True)(X), "`context`|None"),
@@ -163,7 +163,7 @@ VISION = [
     (lambda: layers.PatchEmbedding((2, 2, 2), 8), "`patch_size`|a pair|(2, 2, 2)"),
     (lambda: layers.PatchEmbedding((2, 0), 8), "`patch_size`|positive integer|(2, 0)"),
     (lambda: layers.PatchEmbedding(2, 8), "`image_size`|learned|None"),
-    (lambda: patches(position_encoding="sinusoidal", interpolate_positions=True), "`interpolate_positions`|sinusoidal"),
+    (lambda: patches(position_encoding="sinusoidal", interpolate_positions=True), "interpolate_positions=True|sinusoidal"),
     (lambda: patches()(IMAGES[:, :, :6]), "`inputs`|image_size=(6, 8)|(2, 6, 6, 3)|interpolate_positions"),
     (lambda: patches(position_encoding=None)(IMAGES.swapaxes(1, 2)), "`inputs`|image_size=(6, 8)|(2, 8, 6, 3)"),
     (lambda: patches()(IMAGES.transpose(0, 3, 1, 2)), "(batch, height, width, channels)|(2, 3, 6, 8)"),

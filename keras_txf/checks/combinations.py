@@ -19,7 +19,7 @@ class Rule(NamedTuple):
 
 
 RULES = {
-    "attention": [Rule("output_projection", (False,), "output_bias", UNSET, "no projection would have the bias")],
+    "attention": [Rule("output_projection", (False,), "output_bias", (None,), "no projection would have the bias")],
     "MixtureOfExperts": [
         Rule("shared_gate", SET, "num_shared_experts", SET, "the gate weights the shared experts"),
         Rule("shared_intermediate_dim", SET, "num_shared_experts", SET, "it is the width of the shared experts"),

@@ -197,9 +197,11 @@ def or_none(check):
     return functools.partial(optional, check)
 
 
-def one_of(name, value, choices):
+def one_of(name, value, choices, other=""):
+    """Checks a value that is one of `choices`; `other` says in words what else the argument may be."""
     if not isinstance(value, (str, bool, type(None))) or value not in choices:
-        raise ValueError(f"`{name}` must be one of {sorted(choices, key=str)}; received {short_repr(value)}.")
+        also = f", or {other}" if other else ""
+        raise ValueError(f"`{name}` must be one of {sorted(choices, key=str)}{also}; received {short_repr(value)}.")
     return value
 
 
@@ -237,10 +239,12 @@ OTHER_NAMES = {
     "forced_bos_token_id": "start_id", "language": "start_id", "forced_decoder_ids": "start_id",
     "repetition_penalty": "processors", "no_repeat_ngram_size": "processors", "bad_words_ids": "processors",
     "suppress_tokens": "processors", "min_length": "processors", "do_sample": "sampler",
+    "num_kv_heads": "num_key_value_heads", "ff_dim": "intermediate_dim", "hidden_dim": "intermediate_dim",
+    "mlp_dim": "intermediate_dim", "embed_dim": "dim",
 }  # fmt: skip
 
 # Options of parts -> how a block or builder receives them.
-ATTENTION = "attention=MultiHeadSelfAttention(..., {}=...)"
+ATTENTION = "attention=MultiHeadSelfAttention(num_heads, {}=...) instead of `num_heads`, in a decoder with causal=True"
 EMBEDDING = "embedding=PositionalEmbedding(..., {}=...)"
 OF_PARTS = {
     **dict.fromkeys(
@@ -258,6 +262,12 @@ OF_PARTS = {
     "logit_bias": "logit_adjustment=LogitAdjustment(use_bias=...)",
     "final_logit_soft_cap": "logit_adjustment=LogitAdjustment(soft_cap=...)",
     "embedding_dim": "embedding=PositionalEmbedding(vocab_size, embedding_dim)",
+    "embedding_dropout": EMBEDDING.format("dropout"),
+    "input_embedding": "embedding=AudioEmbedding(...)",
+    "num_experts": "feed_forward=MixtureOfExperts(num_experts)",
+    "rope_theta": "position=Rotary(rope_theta)",
+    "soft_cap": ATTENTION.format("logit_soft_cap"),
+    **dict.fromkeys(("head_activation", "head_norm", "head_bias"), "head=, an activation or a layer"),
     **dict.fromkeys(("combine", "position_dim", "token_dim", "embeddings_initializer"), EMBEDDING),
 }
 
@@ -269,6 +279,10 @@ def known_names(kind, names, known, hints=()):
     """
     for name in names:
         if name not in known:
+            if name == "rematerialize":
+                raise ValueError(
+                    f'`rematerialize` is not {kind}. Build the model inside `with keras.RematScope(mode="full"):`.'
+                )
             part = OF_PARTS.get(name, "").format(name)
             if part and part.partition("=")[0] in known:
                 raise ValueError(f"{short_repr(name)} is not {kind}, but of one of its parts: pass {part}.")

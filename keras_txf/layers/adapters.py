@@ -266,8 +266,8 @@ def _restores_adapters(layer):
 def _refuse_file(layer):
     raise ValueError(
         f"`model` must have adapters inside layers of keras_txf to become a `.keras` file; received adapters inside "
-        f"{layer.name}, a {type(layer).__name__}. Use `txf.training.save_adapter`, `model.save_weights`, or "
-        "`txf.training.merge_adapter` before `model.save`."
+        f"{layer.name}, a {type(layer).__name__}. Use `txf.training.save_adapter` or `model.save_weights`, or "
+        "for a float model `txf.training.merge_adapter` before `model.save`."
     )
 
 

@@ -47,6 +47,9 @@ class Layer(KeepsState, keras.layers.Layer):
     def __new__(cls, *args, **kwargs):
         if isinstance(kwargs.get("dtype"), dict):  # Keras' error for it does not name the argument
             checks.dtype("dtype", kwargs["dtype"])
+        known = _known_options(cls)
+        if known is not None:  # Keras' error for an unknown name suggests no other name
+            checks.known_names(f"an option of {cls.__name__}", kwargs.keys() - OF_KERAS, known)
         layer = super().__new__(cls, *args, **kwargs)
         layer._arguments = _arguments(cls, args, kwargs)
         return layer
@@ -119,6 +122,20 @@ class Layer(KeepsState, keras.layers.Layer):
         # A call would build this layer, and its weights would have other paths than in its owner.
         call = self.symbolic_call if self.built else type(self).from_config(self.get_config())
         return tree.map_structure(lambda symbol: symbol.shape, call(*symbols, **named))
+
+
+OF_KERAS = {*option_names(keras.layers.Layer), "input_shape", "batch_input_shape"}  # arguments of Keras' Layer
+
+
+@functools.cache
+def _known_options(cls):
+    """The options of a constructor by name; None for a user's class, and for a subclass of Keras' Dense."""
+    above = [parent for parent in cls.__mro__ if issubclass(parent, keras.layers.Layer)]
+    above = above[: above.index(keras.layers.Layer)]
+    if not all(issubclass(parent, Layer) and parent.__module__.startswith("keras_txf.") for parent in above):
+        return None
+    owners = [parent for parent in above if "__init__" in vars(parent)]
+    return {name for owner in owners for name in option_names(owner)} - OF_KERAS
 
 
 class _Arguments:

@@ -47,7 +47,7 @@ def check_norm(norm):
     """Returns the name of a norm, or a `Pattern` of a layer; raises ValueError for another value."""
     if isinstance(norm, Pattern):
         return norm
-    return Pattern(take_layer("norm", norm)) if is_layer(norm) else checks.one_of("norm", norm, NORMS)
+    return Pattern(take_layer("norm", norm)) if is_layer(norm) else checks.one_of("norm", norm, NORMS, "a layer")
 
 
 def make_norm(norm, epsilon, dtype, name, use_bias=True):

@@ -49,7 +49,7 @@ class HeadOptions(TypedDict, total=False):
         Any,
         "glorot_uniform",
         "initializer of the projections. The seed of an initializer is combined with the names of layer and "
-        "projection, so that all projections begin with different values.",
+        "projection, so that all projections begin with different values. A layer as a part has its own initializer.",
         get_initializer,
     ]
 
@@ -153,7 +153,12 @@ class BlockOptions(WidthOptions, HeadOptions, PositionOptions, total=False):
     gated: Annotated[
         Each[bool], False, 'whether a second projection gates the first: SwiGLU with "silu", GEGLU with "gelu".'
     ]
-    use_bias: Annotated[Each[bool], True, "whether projections and layer norms have a bias.", checks.boolean]
+    use_bias: Annotated[
+        Each[bool],
+        True,
+        "whether projections and layer norms have a bias. A layer as a part has its own `use_bias`.",
+        checks.boolean,
+    ]
     norm: Annotated[
         Norm,
         "layer",

@@ -52,6 +52,11 @@ def take_layer(name, value):
                 f"`{name}` must be a layer that is called on {needed} tensor{'s' * (needed > 1)}; received "
                 f"{type(layer).__name__} {short_repr(layer.name)}, whose `call` needs {short_repr(tensors)}."
             )
+        if name == "cross_attention" and len(tensors) < 2 and "context" not in call_parameters(type(layer)):
+            raise ValueError(
+                f"`cross_attention` must be a layer that is called on the inputs and a context; received "
+                f"{type(layer).__name__} {short_repr(layer.name)}, whose `call` has no argument `context`."
+            )
         layer.supports_masking = True  # the block keeps the mask: Keras would warn that the layer loses it
     return layer
 
@@ -67,8 +72,8 @@ def check_replaced(part, options, defaults, names):
     for name in names:
         if name in options and not _equals(options[name], defaults[name]):
             raise ValueError(
-                f"`{name}` does not go with a layer as `{part}`, which replaces this option; received "
-                f"{short_repr(options[name])}."
+                f"`{name}` does not go with a layer as `{part}`, which replaces this option: set it on the layer; "
+                f"received {short_repr(options[name])}."
             )
 
 

@@ -238,7 +238,7 @@ def make_position(position, num_heads, causal, dtype):
             f"{short_repr(position)}, which is added to the embeddings: pass position_encoding={short_repr(position)} "
             "to PositionalEmbedding or to the builder."
         )
-    checks.one_of("position", position, [*POSITIONS, None])
+    checks.one_of("position", position, [*POSITIONS, None], "a layer such as Rotary()")
     return POSITIONS[position](num_heads, causal, dtype=dtype, name="position")
 
 

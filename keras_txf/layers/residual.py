@@ -151,7 +151,7 @@ def _identity(x):
 
 def as_residual(value):
     """Returns the `Residual` of the option `residual`, which is a kind or a `Residual`."""
-    return value if isinstance(value, Residual) else Residual(checks.one_of("residual", value, KINDS))
+    return value if isinstance(value, Residual) else Residual(checks.one_of("residual", value, KINDS, "a Residual"))
 
 
 def layer_of(block, name):

@@ -17,7 +17,7 @@ import textwrap
 import typing
 from collections.abc import Sequence
 
-from keras_txf.checks import OF_PARTS, known_names
+from keras_txf.checks import known_names
 
 LINE = "{options}"  # the line of a docstring that the list of options replaces
 WIDTH = 118
@@ -66,9 +66,6 @@ def take_options(cls, options):
     """
     defaults = _defaults(option_table(cls.__init__))
     own = {name: options.pop(name, default) for name, default in defaults.items()}
-    known_names(
-        f"an option of {cls.__name__}", OF_PARTS.keys() & options.keys(), defaults
-    )  # before Keras' shorter error
     return checked(_options_hint(cls.__init__), own)
 
 

@@ -65,6 +65,8 @@ def encoder_classifier(
         "encoder_classifier", vocab_size, sizes, options, token_type_ids=token_type_ids, scores=return_attention_scores
     )
     x = make_pooling("pooling", head["pooling"], options.dtype)(result.output)
+    if len(x.shape) != 2:
+        raise ValueError(f"`pooling` must return vectors (B, width); received a layer that returns {x.shape}.")
     logits = class_logits(x, num_classes, dim, head, options.dtype)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     return stack.make_model(inputs, outputs, name, "encoder_classifier", CheckedModel)

@@ -67,7 +67,7 @@ def make_pooling(name, pooling, dtype):
     """Makes a `Pooling` by its kind, or copies a layer; `name` is the argument's and the layer's."""
     if isinstance(pooling, keras.layers.Layer):
         return copy_layer(pooling, name, dtype=dtype)
-    return Pooling(checks.one_of(name, pooling, POOLINGS), dtype=dtype, name=name)
+    return Pooling(checks.one_of(name, pooling, POOLINGS, "a layer"), dtype=dtype, name=name)
 
 
 @dataclasses.dataclass

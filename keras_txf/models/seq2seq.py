@@ -197,7 +197,7 @@ def encode_and_decode(
             "`position_encoding` for both sides, or share_embeddings=False."
         )
     of_embedding = embeddings.EMBEDDING_OPTIONS if input_dim is None else embeddings.FEATURE_OPTIONS
-    sorted_options = stack.sort_options(builder, EncoderBlock, encoder_options, DecoderOptions, of_embedding)
+    sorted_options = stack.sort_options("encoder_options", EncoderBlock, encoder_options, DecoderOptions, of_embedding)
     own_positions = (
         embeddings.separate_positions(encoder_dim, sorted_options) if share_embeddings == "tokens" else (None, None)
     )

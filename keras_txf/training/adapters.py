@@ -243,7 +243,8 @@ def check_new_name(model, name):
 def check_known_name(model, name):
     if not isinstance(name, str) or name not in _names(model):
         raise ValueError(
-            f"`name` must be one of the model's adapters, {sorted(_names(model))}; received {short_repr(name)}."
+            f"`name` must be an adapter of the model, which has {sorted(_names(model)) or 'none'}; received "
+            f"{short_repr(name)}."
         )
 
 
@@ -273,5 +274,5 @@ def _check_shared(model, name, shared):
         path = [*shared, *before][0].path
         raise ValueError(
             f"`heads` must be projections of this package where a model has several adapters; received {path}, which "
-            f"{short_repr(name)} would train while {others} rely on it. Freeze it, or remove the others first."
+            f"{short_repr(name)} would train while {others} rely on it. Pass heads=[], or remove the others first."
         )

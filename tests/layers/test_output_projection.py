@@ -63,7 +63,7 @@ def test_each_block_may_have_its_own_option():
 def test_output_bias_without_output_projection_raises_value_error(bias):
     words = ["output_projection=False", str(bias)]
     for cls in (layers.MultiHeadSelfAttention, layers.CrossAttention):
-        refused(lambda: cls(3, output_bias=bias, output_projection=False), ["`output_bias`", *words])
+        refused(lambda: cls(3, output_bias=bias, output_projection=False), ["output_bias=", *words])
 
 
 def test_heads_of_another_width_than_the_block_raise_value_error():

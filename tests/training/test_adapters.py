@@ -255,8 +255,8 @@ def test_bad_calls_raise_value_errors():
         refused(lambda: add_adapter(**{"model": model, "name": "two", **options}), [words])
     for words, call in {
         "must not have Keras' own LoRA next to adapters; decoder_0/attention/query has": lambda: add_adapter(lora),
-        "`name` must be one of the model's adapters, ['one']; received 'two'": lambda: use_adapter(model, "two"),
-        "`name` must be one of the model's adapters, []; received 'default'": lambda: merge_adapter(lora),
+        "`name` must be an adapter of the model, which has ['one']; received 'two'": lambda: use_adapter(model, "two"),
+        "`name` must be an adapter of the model, which has none; received 'default'": lambda: merge_adapter(lora),
     }.items():
         refused(call, [words])
     same(values(model.weights), before)
