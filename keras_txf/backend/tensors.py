@@ -1,7 +1,8 @@
-"""Notes on tensors, values of variables, and arrays of a backend's dtypes.
+"""Notes on tensors, values of variables, arrays of a backend's dtypes, and arrays that several processes share.
 
 A note, such as the factors of logits for a loss, belongs to one tensor object. A tensor that is computed from it has no
-note, and the note is freed with its tensor.
+note, and the note is freed with its tensor. Several processes train one model on JAX alone, after
+`keras.distribution.initialize`.
 """
 
 import weakref
@@ -90,3 +91,22 @@ def in_order(array):
     for start in range(0, words.shape[1], ROWS):
         ordered[:, start : start + ROWS] = words[:, start : start + ROWS]
     return ordered.view(array.dtype)
+
+
+def is_first_process():
+    """Whether this process writes the files that all processes share."""
+    if keras.backend.backend() != "jax":
+        return True
+    import jax
+
+    return jax.process_index() == 0
+
+
+def whole_array(x):
+    """Converts a tensor or variable to NumPy. All processes must call it: each may hold a part of the values."""
+    x = ops.convert_to_tensor(x)
+    if keras.backend.backend() == "jax" and not x.is_fully_addressable and not x.is_fully_replicated:
+        from jax.experimental import multihost_utils
+
+        return multihost_utils.process_allgather(x, tiled=True)
+    return ops.convert_to_numpy(x)

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_txf.backend.attention_kernel import fuses_long, has_kernel, takes_one_width
+from keras_txf.backend.compilers import fuses_long, has_kernel, takes_one_width
 from keras_txf.backend.keras_private import seed_of_words
 from keras_txf.backend.random import dropout
 from keras_txf.ops.blockwise_attention import blockwise_attention

@@ -6,8 +6,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.serialization import register
-from keras_txf.ops.chunked_logits import weighted_cross_entropy
-from keras_txf.ops.divergence import divergences, halves, twice
+from keras_txf.ops.chunked_logits import divergences, halves, twice, weighted_cross_entropy
 from keras_txf.ops.tensors import nan_unless
 from keras_txf.training.losses import TokenCrossEntropy, flat_targets, is_built_on_means
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from keras_txf import checks
 from keras_txf.atomic_write import atomic_file, writing
-from keras_txf.backend.processes import is_first_process, whole_array
 from keras_txf.backend.random import generator_states, set_generator_states
+from keras_txf.backend.tensors import is_first_process, whole_array
 from keras_txf.checks import short_repr
 from keras_txf.reading import reading
 from keras_txf.training.averaging import CompleteEpochs

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 import keras_txf as txf
-from keras_txf.backend import attention_kernel
+from keras_txf.backend import compilers
 from keras_txf.ops import attention as kernel
 from keras_txf.ops.attention import WeightDropout
 from keras_txf.ops.blockwise_attention import blockwise_attention
@@ -222,7 +222,7 @@ def test_large_masks_and_windows_go_through_blocks_on_pytorch(monkeypatch):
     }
     windows = {"window": AttentionMask(window=3), "window of earlier keys": AttentionMask(causal=True, window=3)}
     for limit, in_blocks in ((B * T * T + 1, windows), (B * T * T, {**windows, **pairs})):
-        monkeypatch.setattr(attention_kernel, "LARGE_MASK", limit)
+        monkeypatch.setattr(compilers, "LARGE_MASK", limit)
         for name, mask in {**small, **pairs, **windows}.items():
             calls.clear()
             found = kernel.attention(query, key, value, mask=mask)
