@@ -19,8 +19,8 @@ from keras_txf.layers.patches import PatchEmbedding
 from keras_txf.layers.positions import ALiBi, RelativeBias, Rotary
 from keras_txf.layers.recurrent import RecurrentDecoder
 from keras_txf.layers.residual import Residual
+from keras_txf.layers.sequence_ends import SoftPrompt
 from keras_txf.layers.short_convolution import ShortConvolution
-from keras_txf.layers.soft_prompt import SoftPrompt
 
 __all__ = [
     "ALiBi",

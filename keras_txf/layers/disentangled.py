@@ -11,12 +11,11 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.backend.tensors import current_value
 from keras_txf.layers.base import Layer
-from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.multi_head import norm_heads
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.positions import key_distance
-from keras_txf.layers.projections import make_projection
+from keras_txf.layers.projections import Dropout, make_projection
 from keras_txf.layers.serialization import register
 from keras_txf.ops.positions import disentangled_buckets
 from keras_txf.ops.tensors import batch_size

@@ -10,8 +10,8 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.backend.tensors import current_value
 from keras_txf.layers.base import Layer
-from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.option_tables import LayerOptions
+from keras_txf.layers.projections import Dropout
 from keras_txf.layers.serialization import get_initializer, own_initializer, register
 from keras_txf.layers.tables import FixedTable
 from keras_txf.ops.logit_factors import note_factors

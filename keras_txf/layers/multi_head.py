@@ -8,9 +8,8 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.base import Layer
-from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.norms import make_norm
-from keras_txf.layers.projections import make_projection
+from keras_txf.layers.projections import Dropout, make_projection
 from keras_txf.layers.serialization import register
 from keras_txf.ops.attention import WeightDropout, attention
 from keras_txf.ops.masks import ATTENTION_MASKS

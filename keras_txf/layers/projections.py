@@ -1,9 +1,10 @@
-"""The Dense layers inside attention and feed-forward."""
+"""Keras' Dense and Dropout, as attention and feed-forward use them."""
 
 import keras
 
 from keras_txf import checks
 from keras_txf.backend.compilers import is_one_row, multiply_one_row
+from keras_txf.backend.random import dropout
 from keras_txf.backend.tensors import current_value
 from keras_txf.checks import short_repr
 from keras_txf.layers.base import Layer
@@ -58,3 +59,21 @@ def make_projection(layer, name, units, input_shape, use_bias=None):
     )
     projection.build(input_shape)
     return projection
+
+
+@register
+class Dropout(keras.layers.Dropout, Layer):
+    """Keras' Dropout without `noise_shape`, and with the faster mask of `backend.random` on TensorFlow."""
+
+    def __init__(self, rate, seed=None, **kwargs):
+        super().__init__(rate, seed=seed, **kwargs)
+
+    def call(self, inputs, training=False):
+        if training and self.rate > 0:
+            return dropout(inputs, self.rate, self.seed_generator)
+        return inputs
+
+    def get_config(self):
+        config = super().get_config()
+        del config["noise_shape"]
+        return config

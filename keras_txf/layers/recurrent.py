@@ -11,9 +11,8 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.base import Layer
-from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.option_tables import LayerOptions
-from keras_txf.layers.projections import Projection
+from keras_txf.layers.projections import Dropout, Projection
 from keras_txf.layers.recurrent_attention import ATTENTIONS, AttentionCell, OrthogonalInFloat32, RecurrentAttention
 from keras_txf.layers.serialization import register
 

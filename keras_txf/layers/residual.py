@@ -5,9 +5,9 @@ import keras
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.base import Layer
-from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.parts import build_part, check_width
+from keras_txf.layers.projections import Dropout
 from keras_txf.layers.serialization import register
 
 KINDS = ("sequential", "parallel", "parallel_one_norm")

@@ -11,11 +11,10 @@ import keras
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers import Pooling
-from keras_txf.layers.activations import get_activation
-from keras_txf.layers.dropout import Dropout
+from keras_txf.layers.feed_forward import get_activation
 from keras_txf.layers.heads import POOLINGS, LogitAdjustment
 from keras_txf.layers.parts import copy_layer
-from keras_txf.layers.projections import LogitProjection, Projection
+from keras_txf.layers.projections import Dropout, LogitProjection, Projection
 from keras_txf.models import stack
 
 

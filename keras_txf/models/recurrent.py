@@ -6,7 +6,7 @@ import keras
 
 from keras_txf import checks
 from keras_txf.layers import PositionalEmbedding, RecurrentDecoder
-from keras_txf.layers.dropout import Dropout
+from keras_txf.layers.projections import Dropout
 from keras_txf.layers.recurrent import LAYERS
 from keras_txf.layers.recurrent_attention import OrthogonalInFloat32
 from keras_txf.models import embeddings, stack

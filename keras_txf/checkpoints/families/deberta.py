@@ -11,8 +11,8 @@ from keras_txf.checkpoints.family import Family
 from keras_txf.checkpoints.weight_map import query_key_value
 from keras_txf.checks import short_repr
 from keras_txf.layers import DisentangledPositions, Residual
-from keras_txf.layers.activations import get_activation
 from keras_txf.layers.base import Layer
+from keras_txf.layers.feed_forward import get_activation
 from keras_txf.layers.serialization import register
 
 SELF = "encoder.layer.{i}.attention.self"

@@ -4,8 +4,8 @@ from keras_txf import models
 from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.family import Family, Task, classes, encoder_task
 from keras_txf.layers import Pooling
-from keras_txf.layers.activations import get_activation
 from keras_txf.layers.base import Layer
+from keras_txf.layers.feed_forward import get_activation
 from keras_txf.layers.projections import Projection
 from keras_txf.layers.serialization import register
 

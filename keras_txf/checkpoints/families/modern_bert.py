@@ -5,8 +5,8 @@ from keras_txf.checkpoints.families.rotary import positions, windows
 from keras_txf.checkpoints.family import Family, Task, classes, decoder_tasks, encoder_task, for_both, sizes, spans
 from keras_txf.checkpoints.weight_map import query_key_value, stacked
 from keras_txf.layers import Residual
-from keras_txf.layers.activations import get_activation
 from keras_txf.layers.base import Layer
+from keras_txf.layers.feed_forward import get_activation
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.projections import Projection
 from keras_txf.layers.serialization import register

@@ -12,8 +12,7 @@ from keras_txf.generation.decoding.keras_layers import keras_reader
 from keras_txf.generation.decoding.parts import CutPart, Part, PositionsPart, PrefixPart, PromptPart, arguments_of
 from keras_txf.layers.base import call_parameters
 from keras_txf.layers.embeddings import PositionalEmbedding
-from keras_txf.layers.sequence_ends import StartPositions
-from keras_txf.layers.soft_prompt import SoftPrompt
+from keras_txf.layers.sequence_ends import SoftPrompt, StartPositions
 
 REFUSED = ("segment_ids", "context_attention_mask", "context_segment_ids")
 OF_ALL_POSITIONS = ("attention_mask", "attention_bias", "prefix_length")
