@@ -8,7 +8,7 @@ from cases import numpy
 from refusals import refused
 
 import keras_txf as txf
-from keras_txf.checkpoints.families.eurobert import LatePooling
+from keras_txf.checkpoints.families.llama_kin import LatePooling
 
 IDS = np.array([[5, 6, 7, 3, 9], [4, 8, 0, 0, 0]])
 SIZES = dict(vocab_size=11, num_layers=1, dim=8, num_heads=2)

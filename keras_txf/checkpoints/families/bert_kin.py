@@ -1,9 +1,53 @@
-"""Nomic BERT and GTE: post-norm encoders with rotary positions and gated feed-forward."""
+"""ALBERT, Nomic BERT and GTE: BERT with a narrow embedding and shared blocks, or with rotary positions and gates."""
 
-from keras_txf.checkpoints.families.bert import CLASSES, activation_of, body, dropout, masked, tasks
+from keras_txf.checkpoints.families.bert import (
+    BODY,
+    BUFFERS,
+    CLASSES,
+    activation_of,
+    bert,
+    body,
+    dropout,
+    masked,
+    tasks,
+)
 from keras_txf.checkpoints.families.rotary import positions
 from keras_txf.checkpoints.family import POOLER, Family
-from keras_txf.checkpoints.weight_map import Tensor, query_key_value, stacked
+from keras_txf.checkpoints.weight_map import Tensor, projections, query_key_value, stacked
+
+ALBERT_BLOCK = "encoder.albert_layer_groups.{i}.albert_layers.0"
+ALBERT = {
+    **{path: name for path, name in BODY.items() if not path.startswith("encoder_{i}")},
+    "encoder_embedding_projection": "encoder.embedding_hidden_mapping_in",
+    **projections("encoder_{i}/attention", f"{ALBERT_BLOCK}.attention", ("query", "key", "value", "dense")),
+    "encoder_{i}/attention_norm": f"{ALBERT_BLOCK}.attention.LayerNorm",
+    "encoder_{i}/feed_forward/intermediate": f"{ALBERT_BLOCK}.ffn",
+    "encoder_{i}/feed_forward/output": f"{ALBERT_BLOCK}.ffn_output",
+    "encoder_{i}/feed_forward_norm": f"{ALBERT_BLOCK}.full_layer_layer_norm",
+}
+
+
+def albert(c):
+    c.only("inner_group_num", 1)
+    number, groups = c("num_hidden_layers"), c("num_hidden_groups", 1)
+    if number % groups:  # transformers divides them by floating-point numbers, which round
+        raise ValueError(
+            "config.json must have `num_hidden_groups` that divide `num_hidden_layers`; received "
+            f"num_hidden_groups={groups} and num_hidden_layers={number}."
+        )
+    return {
+        **bert(c),
+        "activation": c.activation("hidden_act", "gelu_new"),
+        "dropout": c("hidden_dropout_prob", 0.0),
+        "attention_dropout": c("attention_probs_dropout_prob", 0.0),
+        "embedding_dim": c("embedding_size", 128),
+        "share_blocks": groups,
+    }
+
+
+def albert_head(c):
+    return {"head_dropout": c("classifier_dropout_prob", 0.1)}
+
 
 WIDE = ["encoder_{i}/feed_forward/intermediate", "encoder_{i}/feed_forward/gate"]
 NOMIC = {
@@ -48,7 +92,7 @@ RENAMED = {
 }
 
 
-def options(c, base, types, activation, rate):
+def rotary(c, base, types, activation, rate):
     kinds = ["full_attention"] * c("num_hidden_layers")
     return {
         **body(c, types=types),
@@ -63,7 +107,7 @@ def options(c, base, types, activation, rate):
 
 def nomic(c):
     return {
-        **options(c, 1000.0, 2, "silu", 0.0),
+        **rotary(c, 1000.0, 2, "silu", 0.0),
         "head_dim": c("head_dim", None),
         "attention_bias": False,
         "feed_forward_bias": False,
@@ -73,7 +117,7 @@ def nomic(c):
 def gte(c):
     c.not_read("position_embedding_type", "rope")
     return {
-        **options(c, 160000.0, 1, "gelu", 0.1),
+        **rotary(c, 160000.0, 1, "gelu", 0.1),
         "pad_id": c.pad_id(1),
         "feed_forward_bias": False,
         "feed_forward_output_bias": True,
@@ -81,7 +125,7 @@ def gte(c):
     }
 
 
-def family(name, prefix, options, table, masked_lm, rate):
+def rotary_family(name, prefix, options, table, masked_lm, rate):
     def head(c):
         return {"head_dropout": dropout(c, default=rate)}
 
@@ -114,6 +158,26 @@ def gte_masked():
 
 
 FAMILIES = {
-    "nomic_bert": family("NomicBert", "nomic_bert.", nomic, NOMIC, nomic_masked(), 0.0),
-    "gte": family("Gte", "gte.", gte, GTE, gte_masked(), 0.1),
-}
+    "albert": Family(
+        albert,
+        ALBERT,
+        tasks(
+            "Albert",
+            masked(
+                "AlbertForMaskedLM", "predictions.dense", "predictions.LayerNorm", "predictions.decoder",
+                "predictions.bias", activation_of("hidden_act", "gelu_new"),
+            ),
+            {"head": Tensor("pooler", inner=True), **CLASSES},
+            lambda c: {"pooling": "first", "head": "tanh", **albert_head(c)},
+            albert_head,
+        ),
+        "albert.",
+        BUFFERS,
+        (r"pooler\.(weight|bias)", r"sop_classifier\.classifier\.(weight|bias)"),
+        {"predictions.decoder.bias": "predictions.bias"},
+        # Keys of the first ALBERTs, which no code reads any more.
+        ("gap_size", "net_structure_type", "down_scale_factor", "num_memory_blocks", "layers_to_keep"),
+    ),
+    "nomic_bert": rotary_family("NomicBert", "nomic_bert.", nomic, NOMIC, nomic_masked(), 0.0),
+    "gte": rotary_family("Gte", "gte.", gte, GTE, gte_masked(), 0.1),
+}  # fmt: skip
