@@ -3,7 +3,6 @@
 from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention
 from keras_txf.layers.attention_pooling import AttentionPooling
 from keras_txf.layers.audio import AudioEmbedding, LogMelSpectrogram
-from keras_txf.layers.axial_rotary import AxialRotary
 from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
 from keras_txf.layers.cache_kinds import Int8Cache, SinkCache
 from keras_txf.layers.caches import Cache
@@ -16,9 +15,10 @@ from keras_txf.layers.heads import LogitAdjustment, Pooling
 from keras_txf.layers.latent_attention import LatentAttention
 from keras_txf.layers.mixture_of_experts import MixtureOfExperts
 from keras_txf.layers.patches import PatchEmbedding
-from keras_txf.layers.positions import ALiBi, RelativeBias, Rotary
+from keras_txf.layers.positions import ALiBi, RelativeBias
 from keras_txf.layers.recurrent import RecurrentDecoder
 from keras_txf.layers.residual import Residual
+from keras_txf.layers.rotary import AxialRotary, Rotary
 from keras_txf.layers.sequence_ends import SoftPrompt
 from keras_txf.layers.short_convolution import ShortConvolution
 

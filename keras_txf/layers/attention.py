@@ -25,10 +25,10 @@ from keras_txf.layers.multi_head import (
     token_positions,
 )
 from keras_txf.layers.option_tables import CrossAttentionOptions, SelfAttentionOptions
-from keras_txf.layers.positions import Rotary, make_position
+from keras_txf.layers.positions import build_named, make_position
+from keras_txf.layers.rotary import Rotary
 from keras_txf.layers.serialization import register, revive
 from keras_txf.layers.shown_options import take_options
-from keras_txf.layers.tables import build_named
 from keras_txf.ops.masks import AttentionMask, check_conditions
 from keras_txf.ops.positions import PositionBias, add_bias
 

@@ -11,10 +11,10 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.base import Layer
-from keras_txf.layers.embeddings import ENCODINGS
 from keras_txf.layers.features import add_positions, make_position_layer, zero_padding
 from keras_txf.layers.feed_forward import get_activation
 from keras_txf.layers.option_tables import LayerOptions
+from keras_txf.layers.positions import ENCODINGS
 from keras_txf.layers.serialization import get_initializer, own_initializer, register
 
 

@@ -1,6 +1,5 @@
 """PositionalEmbedding: the embedding of tokens and of their positions."""
 
-import functools
 import math
 from typing import Any, Unpack
 
@@ -11,22 +10,12 @@ from keras_txf import checks
 from keras_txf.backend.tensors import current_value
 from keras_txf.layers.base import Layer
 from keras_txf.layers.option_tables import LayerOptions
+from keras_txf.layers.positions import ENCODINGS, TABLES, WAVES, FixedTable
 from keras_txf.layers.projections import Dropout
 from keras_txf.layers.serialization import get_initializer, own_initializer, register
-from keras_txf.layers.tables import FixedTable
 from keras_txf.ops.logit_factors import note_factors
 from keras_txf.ops.masks import padding_positions
-from keras_txf.ops.positions import inclusive_sinusoid, sinusoid
 from keras_txf.ops.tensors import nan_unless, wide_dtype
-
-WAVES = {  # position_encoding -> function of positions and a width that computes the vectors
-    "sinusoidal": sinusoid,
-    "sinusoidal_halves": functools.partial(sinusoid, interleaved=False),
-    "sinusoidal_inclusive_from_2": inclusive_sinusoid,
-    "sinusoidal_inclusive": functools.partial(inclusive_sinusoid, first=0),
-}
-TABLES = ("learned", "fixed")  # values of position_encoding with a table of `max_length` rows
-ENCODINGS = (*WAVES, *TABLES)
 
 
 @register

@@ -8,8 +8,9 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.backend.functional_graph import layers_called_on
 from keras_txf.layers.base import Layer
-from keras_txf.layers.embeddings import ENCODINGS, PositionalEmbedding, check_length
+from keras_txf.layers.embeddings import PositionalEmbedding, check_length
 from keras_txf.layers.option_tables import LayerOptions
+from keras_txf.layers.positions import ENCODINGS
 from keras_txf.layers.projections import make_projection
 from keras_txf.layers.serialization import get_initializer, register
 from keras_txf.layers.token_input import inputs_by_name

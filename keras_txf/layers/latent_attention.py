@@ -16,8 +16,8 @@ from keras_txf.layers.base import Layer
 from keras_txf.layers.multi_head import attend, check_absent_with_cache, check_masks, split_heads, token_positions
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.option_tables import LayerOptions
-from keras_txf.layers.positions import Rotary
 from keras_txf.layers.projections import Dropout, make_projection
+from keras_txf.layers.rotary import Rotary
 from keras_txf.layers.serialization import get_initializer, register, revive
 from keras_txf.ops.masks import AttentionMask, check_conditions
 from keras_txf.ops.rotary import yarn_logit_factor

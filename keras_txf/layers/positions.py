@@ -1,6 +1,6 @@
-"""Positions in attention, by rotation or by a bias. Several blocks may share a position layer.
+"""Positions that embeddings add, by name, and positions in attention by a bias; `rotary` has those by rotation.
 
-A position layer has two methods. Your own layer with both methods works too:
+Several blocks may share a position layer of attention. It has two methods. Your own layer with both methods works too:
 
     rotate(x, positions) -> x, for queries and keys of shape (batch, length, heads, head dim)
     bias(query_positions, key_positions) -> (batch or 1, heads, T, S), added to the logits, or None
@@ -18,115 +18,61 @@ For long sequences attention computes the bias in blocks. For this, a layer with
 `bias_weights`, `bias_of` and `gradient_of_bias` of `RelativeBias`; without them attention computes the whole bias.
 """
 
-from typing import Any, Unpack
+import functools
+from typing import Unpack
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.backend.tensors import current_value
 from keras_txf.checks import short_repr
 from keras_txf.layers.base import Layer
-from keras_txf.layers.embeddings import ENCODINGS
 from keras_txf.layers.option_tables import LayerOptions
+from keras_txf.layers.rotary import Rotary
 from keras_txf.layers.serialization import register
-from keras_txf.layers.tables import TableBias, build_named
 from keras_txf.ops import positions as mathematics
-from keras_txf.ops import rotary
 from keras_txf.ops.tensors import wide_dtype
+
+WAVES = {  # position_encoding -> function of positions and a width that computes the vectors
+    "sinusoidal": mathematics.sinusoid,
+    "sinusoidal_halves": functools.partial(mathematics.sinusoid, interleaved=False),
+    "sinusoidal_inclusive_from_2": mathematics.inclusive_sinusoid,
+    "sinusoidal_inclusive": functools.partial(mathematics.inclusive_sinusoid, first=0),
+}
+TABLES = ("learned", "fixed")  # values of position_encoding with a table of `max_length` rows
+ENCODINGS = (*WAVES, *TABLES)
 
 
 @register
-class Rotary(Layer):
-    """Rotary positions: rotates queries and keys by their positions, so that logits depend only on distances.
+class FixedTable(Layer):
+    """A table of vectors that is not trained, initially the paper's sinusoids.
+
+    Files of Whisper and Pegasus contain such tables, often rounded to half precision.
 
     Args:
-        base: base of the wavelengths: 10,000 in the paper, 500,000 in Llama 3.
-        fraction: fraction of each head's features that is rotated, in (0, 1].
-        scaling: None, or the extension beyond the trained length: a dict with "type" "linear", "ntk", "dynamic",
-            "yarn", "longrope" or "llama3" and the numbers of this type, named as in Hugging Face configurations.
-            The frequencies of "dynamic" and "longrope" depend on the number of tokens of the longest text in the
-            batch, from `original_max_position_embeddings` on. `generate` rotates each new token by the frequencies of
-            the current length of the text. With "longrope" it raises ValueError for an answer that would begin before
-            this length and end after it.
-        interleaved: the features of a pair: 2i and 2i + 1 with True, as in the paper and GPT-J; i and i + R / 2 of the
-            R rotated features with False, as in Llama.
-
-    Raises:
-        ValueError: an unknown scaling, a missing or unknown number in it, an odd number of rotated features,
-            factors of "longrope" whose number is not the number of pairs.
-
-    Reference:
-        [RoFormer](https://arxiv.org/abs/2104.09864).
-
-    Example:
-
-    >>> long = txf.layers.Rotary(scaling={"type": "linear", "factor": 4.0})
-    >>> block = txf.layers.EncoderBlock(num_heads=4, position=long)
-    >>> block(keras.random.normal((2, 7, 32))).shape
-    (2, 7, 32)
+        rows: number of vectors.
+        width: number of features of a vector.
     """
 
-    def __init__(
-        self,
-        base: float = 10000.0,
-        fraction: float = 1.0,
-        scaling: dict[str, Any] | None = None,
-        interleaved: bool = False,
-        **kwargs: Unpack[LayerOptions],
-    ):
+    weight_splits = {"embeddings": "whole"}
+
+    def __init__(self, rows, width, **kwargs):
         super().__init__(**kwargs)
-        self.interleaved = checks.boolean("interleaved", interleaved)
-        self.base = checks.positive_number("base", base)
-        self.fraction = checks.positive_number("fraction", fraction)
-        if fraction > 1:
-            raise ValueError(f"`fraction` must be in (0, 1]; received {short_repr(fraction)}.")
-        if scaling is not None and not isinstance(scaling, dict):
-            raise ValueError(
-                f"`scaling` must be None or a dict such as {{'type': 'linear', 'factor': 4.0}}; received "
-                f"{short_repr(scaling)}."
-            )
-        self.scaling = None if scaling is None else dict(scaling)
-        rotary.check_rotary_scaling(base, self.scaling)
-        self._frequencies = {}  # by the width of a head
-        self.built = True  # the layer has no weights, and attention calls `rotate` instead of the layer
+        self.rows = rows
+        self.width = width
 
-    def rotate(self, x, positions):
-        """Rotates x (batch, length, heads, head dim) by `positions`, (length,) or (batch, length)."""
-        width = x.shape[-1]
-        if width not in self._frequencies:
-            self._frequencies[width] = rotary.scaled_frequencies(self.check_width(width), self.base, self.scaling)
-        frequencies, magnitude = self._frequencies[width]
-        if callable(frequencies):
-            frequencies = frequencies(ops.max(positions) + 1, wide_dtype(x.dtype))
-        return rotary.rotate(x, positions, frequencies, magnitude, self.interleaved)
+    def build(self, *shapes):
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.rows, self.width),
+            initializer=lambda shape, dtype=None: ops.cast(mathematics.sinusoid(np.arange(shape[0]), shape[1]), dtype),
+            trainable=False,
+        )
 
-    def check_heads(self, length, head_dim, name="head_dim"):
-        """Raises ValueError if a head has no even number of rotated features, or "longrope" factors do not fit it."""
-        rotary.scaled_frequencies(self.check_width(head_dim, name), self.base, self.scaling)
-
-    def check_width(self, head_dim, name="head_dim"):
-        """The number of rotated features of a head; raises ValueError if it is odd. `name` is the argument's name."""
-        dim = round(head_dim * self.fraction)
-        if dim % 2 or not dim:
-            raise ValueError(
-                f"`{name}` * fraction must be even and at least 2, because rotary positions rotate pairs; "
-                f"received {name}={head_dim} and fraction={self.fraction}."
-            )
-        return dim
-
-    def bias(self, query_positions, key_positions):
-        return None
-
-    @property
-    def switch_length(self):
-        """The number of tokens beyond which "longrope" has other frequencies for all tokens, or None."""
-        scaling = self.scaling or {}
-        return scaling["original_max_position_embeddings"] if scaling.get("type") == "longrope" else None
-
-    def call(self, x, positions):
-        checks.rank("x", x, (4, "(batch, length, heads, head dim)"))
-        checks.positions(positions, *x.shape[:2])
-        return self.rotate(x, positions)
+    def call(self, positions):
+        return ops.take(current_value(self.embeddings), positions, axis=0)
 
 
 @register
@@ -161,6 +107,49 @@ class ALiBi(Layer):
         slopes = ops.convert_to_tensor(mathematics.alibi_slopes(self.num_heads).astype(wide))
         distance = ops.cast(ops.abs(key_distance(query_positions, key_positions)), wide)
         return -slopes[None, :, None, None] * distance[:, None]
+
+
+class TableBias(Layer):
+    """The table, its bias and its gradient.
+
+    A subclass has the attribute `num_heads` and two more methods:
+
+        table_size() -> the number of rows
+        rows(query_positions, key_positions) -> int (batch or 1, T, S), the row for each query and key
+    """
+
+    weight_splits = {"embeddings": "whole"}
+
+    names_own_weights = True
+
+    def build(self, *shapes):
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.table_size(), self.num_heads),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+            autocast=False,
+        )
+
+    def bias(self, query_positions, key_positions):
+        return self(query_positions, key_positions)
+
+    def call(self, query_positions, key_positions):
+        return self.bias_of(self.embeddings, query_positions, key_positions)
+
+    def bias_weights(self):
+        return ops.copy(self.embeddings)  # a tensor: TensorFlow's custom gradients do not accept variables
+
+    def bias_of(self, weights, query_positions, key_positions):
+        """The bias (batch or 1, heads, T, S) with the weights (rows, heads) instead of the layer's own."""
+        return ops.transpose(ops.take(weights, self.rows(query_positions, key_positions), axis=0), (0, 3, 1, 2))
+
+    def gradient_of_bias(self, upstream, query_positions, key_positions):
+        """The gradient (rows, heads) of the weights, from the gradient of the bias (batch, heads, T, S)."""
+        rows = self.rows(query_positions, key_positions)
+        if rows.shape[0] == 1:
+            upstream = ops.sum(upstream, axis=0, keepdims=True)
+        upstream = ops.reshape(ops.transpose(upstream, (0, 2, 3, 1)), (-1, self.num_heads))
+        return ops.segment_sum(upstream, ops.reshape(rows, (-1,)), num_segments=self.table_size())
 
 
 @register
@@ -240,6 +229,12 @@ def make_position(position, num_heads, causal, dtype):
         )
     checks.one_of("position", position, [*POSITIONS, None], "a layer such as Rotary()")
     return POSITIONS[position](num_heads, causal, dtype=dtype, name="position")
+
+
+def build_named(position):
+    """Builds a position layer with `names_own_weights`: the path of shared weights must not contain the first user."""
+    if getattr(position, "names_own_weights", False) and not position.built:
+        position.build()
 
 
 def _check_instance(position, num_heads):

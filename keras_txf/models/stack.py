@@ -8,9 +8,9 @@ from keras_txf import checks
 from keras_txf.backend.functional_graph import name_operations
 from keras_txf.layers import EncoderBlock, RelativeBias
 from keras_txf.layers.base import call_parameters
-from keras_txf.layers.embeddings import ENCODINGS
 from keras_txf.layers.norms import KeepMask, make_norm
 from keras_txf.layers.parts import OPTIONS, check_replaced, copy_layer, set_policy, take_layer
+from keras_txf.layers.positions import ENCODINGS
 from keras_txf.layers.projections import Dropout, Projection
 from keras_txf.layers.residual import as_residual
 from keras_txf.layers.serialization import option_names

@@ -5,8 +5,8 @@ The tables leave out the options that a task decides, such as the id of padding.
 
 from typing import Annotated, Any, TypedDict
 
-from keras_txf.layers.embeddings import TABLES
 from keras_txf.layers.option_tables import BlockOptions, CausalOptions, Each
+from keras_txf.layers.positions import TABLES
 from keras_txf.layers.shown_options import default_options, meaning
 from keras_txf.models.option_tables import (
     ClassHeadOptions,

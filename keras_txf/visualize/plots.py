@@ -12,7 +12,8 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.embeddings import PositionalEmbedding
-from keras_txf.layers.positions import ALiBi, RelativeBias, Rotary
+from keras_txf.layers.positions import ALiBi, RelativeBias
+from keras_txf.layers.rotary import Rotary
 from keras_txf.ops.rotary import rotary_frequencies
 
 if TYPE_CHECKING:

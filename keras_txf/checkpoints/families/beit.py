@@ -6,8 +6,8 @@ from keras_txf import checks
 from keras_txf.checkpoints.families.vit import BODY, RENAMED, body, patch, square, tasks
 from keras_txf.checkpoints.family import Family
 from keras_txf.checkpoints.weight_map import Tensor
+from keras_txf.layers.positions import TableBias
 from keras_txf.layers.serialization import register
-from keras_txf.layers.tables import TableBias
 
 OWN_BIAS = "encoder.layer.{i}.attention.attention.relative_position_bias.relative_position_bias_table"
 TABLE = {
