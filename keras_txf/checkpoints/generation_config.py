@@ -17,10 +17,10 @@ from keras_txf.generation import (
     RepetitionPenalty,
     Sampling,
 )
+from keras_txf.generation.option_tables import set_generate_defaults
+from keras_txf.generation.prompts import string_list
 from keras_txf.generation.samplers import check_stop_strings
-from keras_txf.generation.stop_strings import string_list
 from keras_txf.layers.token_input import target_name, token_input
-from keras_txf.models.generate_defaults import set_generate_defaults
 from keras_txf.reading import file_of, read_json
 
 NAME = "generation_config.json"

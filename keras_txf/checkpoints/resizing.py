@@ -23,8 +23,8 @@ from keras_txf.checkpoints.loading import initialize_missing, set_first_value
 from keras_txf.checkpoints.saved_config import write_json
 from keras_txf.checkpoints.saving import check_no_adapters
 from keras_txf.checks import short_repr
+from keras_txf.generation.option_tables import share_generate_defaults
 from keras_txf.layers import PositionalEmbedding
-from keras_txf.models.generate_defaults import share_generate_defaults
 from keras_txf.text.checkpoint import from_checkpoint
 from keras_txf.text.folder_files import all_tokens, files_of_more_tokens, with_tokens
 

@@ -18,18 +18,17 @@ from keras_txf.checks import short_repr
 from keras_txf.generation.assisted import Assisted, check_assisted
 from keras_txf.generation.engine import Engine
 from keras_txf.generation.loop import Strategy
+from keras_txf.generation.option_tables import is_loaded, with_defaults
 from keras_txf.generation.processors import check_processors, without_padding
-from keras_txf.generation.prompts import check_switch, new_token_limits, stop_lists
+from keras_txf.generation.prompts import check_switch, new_token_limits, stop_lists, stop_strings_of
 from keras_txf.generation.results import WithState, check_state, check_state_options, check_top_logprobs, pack
 from keras_txf.generation.samplers import check_options, check_sequences, check_stop_strings, check_stream, get_sampler
-from keras_txf.generation.stop_strings import stop_strings_of
 from keras_txf.layers.adapters import active_adapters
 from keras_txf.layers.cache_kinds import cache_kind
 from keras_txf.layers.caches import Cache
 from keras_txf.layers.sequence_ends import Start
 from keras_txf.layers.token_input import inputs_by_name, target_name, token_input
 from keras_txf.models.decoding_models import check_decodable, decoding_models
-from keras_txf.models.generate_defaults import is_loaded, with_defaults
 from keras_txf.ops.tensors import at_most
 
 Call = typing.TypeVar("Call", bound=typing.Callable)

@@ -20,7 +20,7 @@ from keras_txf.generation import (
     RepetitionPenalty,
     Sampling,
 )
-from keras_txf.models.generate_defaults import with_defaults
+from keras_txf.generation.option_tables import with_defaults
 
 load = txf.checkpoints.load
 NAMES = ["max_new_tokens", "max_length", "sampler", "stop_ids", "start_id", "processors"]
