@@ -8,7 +8,7 @@ import pathlib
 import shlex
 import sys
 
-from keras_txf.atomic_write import atomic_file  # before Keras: the package keeps TensorFlow's start-up lines away
+from keras_txf.disk import atomic_file  # before Keras: the package keeps TensorFlow's start-up lines away
 
 # isort: split
 import keras

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 from kills import every_kill, full_disk
 
-from keras_txf.atomic_write import atomic_file, atomic_folder, check_room, writing
+from keras_txf.disk import atomic_file, atomic_folder, check_room, writing
 
 
 def write_file(path, text="new"):

@@ -22,14 +22,14 @@ FILES = sorted(ROOT.rglob("*.py"))
 # What each part may import of the others, besides itself. A new part needs a row.
 MAY_IMPORT = {
     "version": "", "checks": "", "backend": "", "strangers_process": "", "strangers": "",
-    "reading": "checks", "progress": "checks", "atomic_write": "checks",
+    "disk": "checks", "progress": "checks",
     "ops": "backend checks", "layers": "checks ops backend", "generation": "checks progress ops layers backend",
     "models": "checks ops layers generation backend",
-    "training": "checks progress reading atomic_write ops layers generation backend",
-    "text": "checks progress reading atomic_write strangers strangers_process layers generation backend",
-    "checkpoints": "checks reading atomic_write strangers ops layers generation models training text backend",
-    "tasks": "checks progress reading atomic_write layers generation models training text checkpoints",
-    "visualize": "checks atomic_write ops layers models backend",
+    "training": "checks progress disk ops layers generation backend",
+    "text": "checks progress disk strangers strangers_process layers generation backend",
+    "checkpoints": "checks disk strangers ops layers generation models training text backend",
+    "tasks": "checks progress disk layers generation models training text checkpoints",
+    "visualize": "checks disk ops layers models backend",
 }  # fmt: skip
 
 # Backends of Keras, which backend/ alone names, and text/lazy_imports.py: no other backend has strings.

@@ -10,7 +10,6 @@ import keras
 from safetensors.numpy import save_file
 
 from keras_txf import checks
-from keras_txf.atomic_write import atomic_folder, copy_others, writing
 from keras_txf.checkpoints import lora_config
 from keras_txf.checkpoints.adapter_tensors import read_tensors, write_tensors
 from keras_txf.checkpoints.building import find_family, has_own_logits, table_of
@@ -22,8 +21,8 @@ from keras_txf.checkpoints.lora_config import LoraConfig, config_of
 from keras_txf.checkpoints.saving import DTYPES
 from keras_txf.checkpoints.weight_map import SAME, TRANSPOSED, Expert, Link, as_tensor, links
 from keras_txf.checks import short_repr
+from keras_txf.disk import atomic_folder, copy_others, read_json, reading, writing
 from keras_txf.layers.adapters import adapters_of
-from keras_txf.reading import read_json, reading
 from keras_txf.training.adapters import (
     adapted_layers,
     check_known_name,

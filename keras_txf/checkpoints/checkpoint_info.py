@@ -14,8 +14,8 @@ from keras_txf import checks
 from keras_txf.checkpoints.building import family_values, find_family, task_of
 from keras_txf.checkpoints.generation_config import load_generate_defaults
 from keras_txf.checks import short_repr
+from keras_txf.disk import COMPLETE, file_of, read_json, within
 from keras_txf.generation.option_tables import share_generate_defaults
-from keras_txf.reading import COMPLETE, file_of, read_json, within
 
 ORIGIN, KEPT, SKIPPED = "origin.json", "kept.safetensors", "skipped.safetensors"
 # Files that are copied with the weights of a checkpoint.

@@ -15,7 +15,7 @@ import ml_dtypes  # noqa: F401  NumPy learns bfloat16 from it
 import safetensors
 
 from keras_txf.checks import short_repr
-from keras_txf.reading import COMPLETE, file_of, read_json, refuse_pointer, shortened
+from keras_txf.disk import COMPLETE, file_of, read_json, refuse_pointer, shortened
 
 ONE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -8,6 +8,7 @@ import dataclasses
 import warnings
 
 from keras_txf.checks import short_repr
+from keras_txf.disk import file_of, read_json
 from keras_txf.generation import (
     Beam,
     ForbiddenTokens,
@@ -21,7 +22,6 @@ from keras_txf.generation.option_tables import set_generate_defaults
 from keras_txf.generation.prompts import string_list
 from keras_txf.generation.samplers import check_stop_strings
 from keras_txf.layers.token_input import target_name, token_input
-from keras_txf.reading import file_of, read_json
 
 NAME = "generation_config.json"
 # Options of transformers' `generate` that have no counterpart here -> the values that do nothing.

@@ -30,9 +30,9 @@ from keras_txf.checkpoints.source import (
 )
 from keras_txf.checkpoints.weight_map import Expert, as_tensor, links
 from keras_txf.checks import short_repr
+from keras_txf.disk import file_of, read_json, reading
 from keras_txf.layers.shown_options import shows_overrides
 from keras_txf.layers.token_input import embedded_input
-from keras_txf.reading import file_of, read_json, reading
 
 LARGE = 2**27  # numbers in a file that takes long enough for a progress bar
 

@@ -13,8 +13,8 @@ from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
 from keras_txf.checkpoints.generation_config import NAME
 from keras_txf.checks import short_repr
+from keras_txf.disk import file_of, read_json
 from keras_txf.layers.token_input import inputs_by_name, logits_of, target_name, token_input
-from keras_txf.reading import file_of, read_json
 
 
 def new_config(model, info, family, dtype):

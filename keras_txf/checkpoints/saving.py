@@ -12,7 +12,6 @@ from keras import ops
 from safetensors.numpy import save_file
 
 from keras_txf import checks
-from keras_txf.atomic_write import atomic_folder, writing
 from keras_txf.backend.keras_private import flatten_layers
 from keras_txf.checkpoints.building import describe, find_family, table_of
 from keras_txf.checkpoints.checkpoint_info import (
@@ -29,8 +28,8 @@ from keras_txf.checkpoints.files import INDEX, ONE, SAVE_ID, shards_of
 from keras_txf.checkpoints.saved_config import dtype_of, new_config, update_generation_config, write_json
 from keras_txf.checkpoints.weight_map import links
 from keras_txf.checks import short_repr
+from keras_txf.disk import COMPLETE, atomic_folder, writing
 from keras_txf.layers.adapters import adapters_of
-from keras_txf.reading import COMPLETE
 
 DTYPES = ("float32", "float16", "bfloat16")
 

@@ -4,9 +4,9 @@ import numpy as np
 
 from keras_txf import checks
 from keras_txf.checks import bad_argument
+from keras_txf.disk import file_of, read_json
 from keras_txf.generation.option_tables import default_stop_strings
 from keras_txf.generation.prompts import REPLACEMENT, StopStrings, before_open_stop, before_stop, string_list
-from keras_txf.reading import file_of, read_json
 from keras_txf.tasks.columns import one_or_many
 from keras_txf.tasks.fitting import batch_bar
 from keras_txf.text.chat_templates import ChatTemplate, read_templates

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_txf import checks
 from keras_txf.checks import bad_argument, short_repr
-from keras_txf.reading import parse_json
+from keras_txf.disk import parse_json
 
 LARGEST = float(np.finfo("float32").max)
 SEPARATED = {".csv": {}, ".tsv": {"sep": "\t", "quoting": 3}}  # TSV has no quotes: a quotation mark is text

@@ -13,7 +13,6 @@ import shutil
 import keras
 
 from keras_txf import checkpoints
-from keras_txf.atomic_write import atomic_file, atomic_folder, copy_others, writing
 from keras_txf.checkpoints.checkpoint_info import (
     has_checkpoint_info,
     move_checkpoint_info,
@@ -22,7 +21,7 @@ from keras_txf.checkpoints.checkpoint_info import (
     write_checkpoint_info,
 )
 from keras_txf.checks import bad_argument, short_repr
-from keras_txf.reading import check_archive, file_of, read_json, reading
+from keras_txf.disk import atomic_file, atomic_folder, check_archive, copy_others, file_of, read_json, reading, writing
 
 FILE, MODEL, CARD, CHECKPOINT = "task.json", "model.keras", "README.md", "checkpoint"
 

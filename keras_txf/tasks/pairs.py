@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_txf.checkpoints.building import has_token_types
 from keras_txf.checks import bad_argument, short_repr
-from keras_txf.reading import file_of, read_json, reading
+from keras_txf.disk import file_of, read_json, reading
 from keras_txf.tasks.columns import one_or_many, strings
 from keras_txf.text.datasets import limit, separator_tokens
 from keras_txf.text.folder_files import read_tokenizer_config

@@ -11,7 +11,7 @@ from keras_txf.checkpoints.building import family_values, find_family
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.files import ONE, open_tensors
 from keras_txf.checks import short_repr
-from keras_txf.reading import file_of, read_json, reading, within
+from keras_txf.disk import file_of, read_json, reading, within
 
 KNOWN = ("Transformer", "Pooling", "Dense", "Normalize")
 KINDS = {"mean": "mean", "cls": "first", "max": "max", "lasttoken": "last"}  # their mode -> kind of `Pooling`

@@ -7,10 +7,10 @@ import keras
 
 from keras_txf import checkpoints, models, text, training
 from keras_txf.checkpoints.option_tables import CheckpointOptions
+from keras_txf.disk import file_of
 from keras_txf.generation.option_tables import ExportOptions, TextOptions
 from keras_txf.layers.sequence_ends import Start
 from keras_txf.layers.shown_options import shows_options, shows_overrides
-from keras_txf.reading import file_of
 from keras_txf.tasks.answers import Answers
 from keras_txf.tasks.columns import strings
 from keras_txf.tasks.option_tables import FitOptions, TextToTextOptions

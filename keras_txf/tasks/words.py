@@ -10,7 +10,7 @@ import re
 import numpy as np
 
 from keras_txf.checks import bad_argument, short_repr
-from keras_txf.reading import reading
+from keras_txf.disk import reading
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.ragged import characters_before_bytes
 from keras_txf.text.tags import has_blanks_in_tokens, split_into_words, tokens_of_words

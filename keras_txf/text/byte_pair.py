@@ -13,9 +13,9 @@ import numpy as np
 
 from keras_txf import checks
 from keras_txf.checks import bad_argument, short_repr
+from keras_txf.disk import parse_json
 from keras_txf.layers.serialization import register
 from keras_txf.layers.shown_options import shows_defaults, take_options
-from keras_txf.reading import parse_json
 from keras_txf.text.lazy_imports import tf, tokenizers
 from keras_txf.text.tokenizer import Tokenizer, TokenizerOptions
 from keras_txf.text.vocabulary import LARGEST_VOCABULARY, first_tokens, from_files, lines, read_text

@@ -12,10 +12,9 @@ from typing import Any, Self
 import numpy as np
 
 from keras_txf import checks
-from keras_txf.atomic_write import atomic_file, writing
 from keras_txf.checks import bad_argument, short_repr
+from keras_txf.disk import atomic_file, file_of, read_json, reading, writing
 from keras_txf.layers.serialization import register
-from keras_txf.reading import file_of, read_json, reading
 from keras_txf.strangers import StrangersError, ask
 from keras_txf.strangers_process import MARKS
 from keras_txf.text.folder_files import TOKENS, content, read_config

@@ -9,8 +9,8 @@ from typing import Any, Unpack
 
 from keras_txf import checks
 from keras_txf.checks import bad_argument, short_repr
+from keras_txf.disk import file_of, parse_json, reading
 from keras_txf.layers.shown_options import shows_overrides
-from keras_txf.reading import file_of, parse_json, reading
 from keras_txf.text import folder_files
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.characters import ByteTokenizer

@@ -10,8 +10,8 @@ from typing import Unpack
 import keras
 
 from keras_txf import checks
-from keras_txf.atomic_write import atomic_folder, writing
 from keras_txf.checks import bad_argument, short_repr
+from keras_txf.disk import atomic_folder, writing
 from keras_txf.generation.option_tables import ExportOptions
 from keras_txf.layers.shown_options import shows_overrides
 from keras_txf.progress import bar

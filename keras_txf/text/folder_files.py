@@ -5,7 +5,7 @@ import re
 
 from keras_txf import checks
 from keras_txf.checks import bad_argument, short_repr
-from keras_txf.reading import file_of, read_json, reading
+from keras_txf.disk import file_of, read_json, reading
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.sentence_piece import SentencePieceTokenizer
 from keras_txf.text.word_piece import WordPieceTokenizer

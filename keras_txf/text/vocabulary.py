@@ -8,8 +8,8 @@ import re
 
 from keras_txf import checks
 from keras_txf.checks import bad_argument, short_repr
+from keras_txf.disk import reading, refuse_pointer
 from keras_txf.progress import bar
-from keras_txf.reading import reading, refuse_pointer
 
 LARGEST_VOCABULARY = 10**7  # in training: `tokenizers` allocates memory for all tokens before it reads text
 

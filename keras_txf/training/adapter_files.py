@@ -8,10 +8,9 @@ import numpy as np
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.atomic_write import atomic_file, writing
 from keras_txf.checks import short_repr
+from keras_txf.disk import atomic_file, parse_json, reading, writing
 from keras_txf.layers.adapters import KINDS, describe
-from keras_txf.reading import parse_json, reading
 from keras_txf.training.adapters import (
     adapted_layers,
     check_known_name,

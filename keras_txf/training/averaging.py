@@ -11,9 +11,8 @@ import numpy as np
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.atomic_write import atomic_file, check_room, writing
 from keras_txf.checks import short_repr
-from keras_txf.reading import reading
+from keras_txf.disk import atomic_file, check_room, reading, writing
 
 
 class CompleteEpochs(keras.callbacks.Callback):

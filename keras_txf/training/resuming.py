@@ -12,11 +12,10 @@ import keras
 import numpy as np
 
 from keras_txf import checks
-from keras_txf.atomic_write import atomic_file, writing
 from keras_txf.backend.random import generator_states, set_generator_states
 from keras_txf.backend.tensors import is_first_process, whole_array
 from keras_txf.checks import short_repr
-from keras_txf.reading import reading
+from keras_txf.disk import atomic_file, reading, writing
 from keras_txf.training.averaging import CompleteEpochs
 
 PLAIN = (bool, int, float, str, type(None))
@@ -256,7 +255,7 @@ def read_arrays(path, names=None):
     Reading uses no pickle, and no more memory than the file has bytes. `names` None reads all arrays.
 
     Raises:
-        Exception: `zipfile`, NumPy or this function names the damage; see `keras_txf.reading`.
+        Exception: `zipfile`, NumPy or this function names the damage; see `keras_txf.disk`.
     """
     with zipfile.ZipFile(path) as archive:
         stored = [member.filename.removesuffix(".npy") for member in archive.infolist()]

@@ -12,8 +12,8 @@ import keras
 import numpy as np
 
 from keras_txf import checks
-from keras_txf.atomic_write import atomic_file, writing
 from keras_txf.checks import short_repr
+from keras_txf.disk import atomic_file, writing
 from keras_txf.visualize.scores import KINDS, attention_kind
 
 TEMPLATE = pathlib.Path(__file__).with_name("page.html")

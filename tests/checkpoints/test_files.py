@@ -12,9 +12,9 @@ from refusals import refused
 from safetensors.numpy import load_file, save
 
 import keras_txf as txf
-from keras_txf import reading
+from keras_txf import disk
 from keras_txf.checkpoints.files import open_tensors
-from keras_txf.reading import read_json
+from keras_txf.disk import read_json
 
 CONFIG, ONE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 WTE = "transformer.wte.weight"
@@ -77,7 +77,7 @@ def test_a_pipe_is_not_waited_for(folder, name):
 
 
 def test_a_config_without_end(folder, monkeypatch):
-    monkeypatch.setattr(reading, "LARGEST_JSON", 1000)
+    monkeypatch.setattr(disk, "LARGEST_JSON", 1000)
     (folder / CONFIG).write_text(json.dumps(GPT2) + " " * 1000)
     refuses(folder, CONFIG, "the limit is 1000")
 

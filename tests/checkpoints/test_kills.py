@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 import keras_txf as txf
 from keras_txf.checkpoints import saving
 from keras_txf.checkpoints.files import INDEX, ONE, open_tensors
-from keras_txf.reading import file_of
+from keras_txf.disk import file_of
 
 load, save = txf.checkpoints.load, txf.checkpoints.save
 WRITER = (saving, "save_file", 1)
