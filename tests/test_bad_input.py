@@ -163,7 +163,7 @@ VISION = [
     (lambda: layers.PatchEmbedding((2, 2, 2), 8), "`patch_size`|a pair|(2, 2, 2)"),
     (lambda: layers.PatchEmbedding((2, 0), 8), "`patch_size`|positive integer|(2, 0)"),
     (lambda: layers.PatchEmbedding(2, 8), "`image_size`|learned|None"),
-    (lambda: patches(position_encoding="sinusoidal", interpolate_positions=True), "interpolate_positions=True|sinusoidal"),
+    (lambda: patches(position_encoding="sinusoidal", interpolate_positions=True), "positions=True|sinusoidal"),
     (lambda: patches()(IMAGES[:, :, :6]), "`inputs`|image_size=(6, 8)|(2, 6, 6, 3)|interpolate_positions"),
     (lambda: patches(position_encoding=None)(IMAGES.swapaxes(1, 2)), "`inputs`|image_size=(6, 8)|(2, 8, 6, 3)"),
     (lambda: patches()(IMAGES.transpose(0, 3, 1, 2)), "(batch, height, width, channels)|(2, 3, 6, 8)"),

@@ -1,6 +1,5 @@
 """Checks of values: numbers, strings, paths, choices."""
 
-import difflib
 import functools
 import inspect
 import numbers
@@ -226,73 +225,6 @@ def takes_no_arguments(name, function):
         inspect.signature(function).bind()
     except (TypeError, ValueError):  # classes such as `dict` have no signature: ValueError
         raise ValueError(f"`{name}` must be a function without arguments; received {short_repr(function)}.") from None
-
-
-# Names of Hugging Face and of Keras -> our names of the same options.
-OTHER_NAMES = {
-    "hidden_dropout_prob": "dropout", "torch_dtype": "dtype",
-    "num_labels": "num_classes", "hidden_size": "dim", "num_hidden_layers": "num_layers", "hidden_act": "activation",
-    "num_attention_heads": "num_heads", "intermediate_size": "intermediate_dim", "pad_token_id": "pad_id",
-    "max_position_embeddings": "max_length", "key_dim": "head_dim", "sliding_window": "window",
-    "tie_word_embeddings": "tie_embeddings", "type_vocab_size": "token_types", "layer_norm_eps": "norm_epsilon",
-    "rms_norm_eps": "norm_epsilon", "eos_token_id": "stop_ids", "decoder_start_token_id": "start_id",
-    "forced_bos_token_id": "start_id", "language": "start_id", "forced_decoder_ids": "start_id",
-    "repetition_penalty": "processors", "no_repeat_ngram_size": "processors", "bad_words_ids": "processors",
-    "suppress_tokens": "processors", "min_length": "processors", "do_sample": "sampler",
-    "num_kv_heads": "num_key_value_heads", "ff_dim": "intermediate_dim", "hidden_dim": "intermediate_dim",
-    "mlp_dim": "intermediate_dim", "embed_dim": "dim",
-}  # fmt: skip
-
-# Options of parts -> how a block or builder receives them.
-ATTENTION = "attention=MultiHeadSelfAttention(num_heads, {}=...) instead of `num_heads`, in a decoder with causal=True"
-EMBEDDING = "embedding=PositionalEmbedding(..., {}=...)"
-OF_PARTS = {
-    **dict.fromkeys(
-        ("qk_norm", "logit_soft_cap", "scale", "sinks", "output_projection", "output_bias", "key_bias"), ATTENTION
-    ),
-    "attention_probs_dropout_prob": ATTENTION.format("dropout"),
-    "attention_dropout": ATTENTION.format("dropout"),
-    "attention_bias": ATTENTION.format("use_bias"),
-    "feed_forward_dropout": "feed_forward=FeedForward(..., dropout=...)",
-    "feed_forward_bias": "feed_forward=FeedForward(..., use_bias=...)",
-    "stochastic_depth": "residual=Residual(stochastic_depth=...)",
-    "layer_scale": "residual=Residual(layer_scale=...)",
-    "residual_scale": "residual=Residual(scale=...)",
-    "logit_scale": "logit_adjustment=LogitAdjustment(scale=...)",
-    "logit_bias": "logit_adjustment=LogitAdjustment(use_bias=...)",
-    "final_logit_soft_cap": "logit_adjustment=LogitAdjustment(soft_cap=...)",
-    "embedding_dim": "embedding=PositionalEmbedding(vocab_size, embedding_dim)",
-    "embedding_dropout": EMBEDDING.format("dropout"),
-    "input_embedding": "embedding=AudioEmbedding(...)",
-    "num_experts": "feed_forward=MixtureOfExperts(num_experts)",
-    "rope_theta": "position=Rotary(rope_theta)",
-    "soft_cap": ATTENTION.format("logit_soft_cap"),
-    **dict.fromkeys(("head_activation", "head_norm", "head_bias"), "head=, an activation or a layer"),
-    **dict.fromkeys(("combine", "position_dim", "token_dim", "embeddings_initializer"), EMBEDDING),
-}
-
-
-def known_names(kind, names, known, hints=()):
-    """Raises ValueError for an unknown option name, and offers the nearest known one.
-
-    A builder has too many options to list. `hints` are further names to offer, which the caller takes elsewhere.
-    """
-    for name in names:
-        if name not in known:
-            if name == "rematerialize":
-                raise ValueError(
-                    f'`rematerialize` is not {kind}. Build the model inside `with keras.RematScope(mode="full"):`.'
-                )
-            part = OF_PARTS.get(name, "").format(name)
-            if part and part.partition("=")[0] in known:
-                raise ValueError(f"{short_repr(name)} is not {kind}, but of one of its parts: pass {part}.")
-            others = [x for x in (*known, *hints) if x != name]
-            near = (
-                [OTHER_NAMES[name]] if OTHER_NAMES.get(name) in others else difflib.get_close_matches(name, others, 1)
-            )
-            hint = f" Did you mean {short_repr(near[0])}?" if near else ""
-            options = f"Known: {sorted(known)}." if len(known) <= 24 else "Its docstring lists all."
-            raise ValueError(f"{short_repr(name)} is not {kind}.{hint} {options}")
 
 
 def id_below(name, value, vocab_size=None):
