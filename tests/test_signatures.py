@@ -7,9 +7,6 @@ import keras
 import pytest
 
 import keras_txf as txf
-from keras_txf import checks
-from keras_txf.layers import option_tables
-from keras_txf.layers.shown_options import default_options
 
 AREAS = ("checkpoints", "generation", "layers", "models", "tasks", "text", "training", "visualize")
 
@@ -64,7 +61,7 @@ def test_options_of_a_task_are_those_of_its_builder():
         "num_classes", "pad_id", "token_types", "token_type_ids", "input_dim", "embedding",
         "return_hidden_states", "return_attention_scores", "name",
     }  # fmt: skip
-    assert "dropout: dropout rate of the output of each sublayer." in txf.tasks.TextClassifier.from_scratch.__doc__
+    assert "dropout: dropout rate of the output of each sublayer, and" in txf.tasks.TextClassifier.from_scratch.__doc__
 
 
 def test_options_of_load_are_those_of_builders_and_show_that_the_file_has_their_defaults():
@@ -151,8 +148,3 @@ def test_a_misspelt_option_of_a_tokenizer_is_refused_before_the_training():
 def test_options_of_a_layer_are_given_by_name():
     with pytest.raises(TypeError, match="takes from 1 to 2 positional arguments but 3 were given"):
         txf.layers.EncoderBlock(2, 8)
-
-
-def test_builders_know_where_each_option_of_attention_belongs():
-    own = default_options(option_tables.AttentionOptions).keys() - default_options(option_tables.BlockOptions).keys()
-    assert own <= checks.OF_PARTS.keys()

@@ -146,7 +146,7 @@ def save_adapter(
     checks.one_of("dtype", dtype, DTYPES)
     info = _info_of(model, config)
     layers, shared = adapted_layers(model, name), shared_variables(model)
-    if shared and not any(layer.active == name for layer in layers.values()):
+    if shared and not any(layer.adapters.active == name for layer in layers.values()):
         raise ValueError(
             f"`name` must be the active adapter, with which {short_repr(shared[0].path)} was trained; received "
             f"{short_repr(name)}."

@@ -81,7 +81,7 @@ def of_block(block):
         head_dim, biased = attention.key.units // heads, attention.query.use_bias
         scale = head_dim**-0.5 if attention.scale is None else attention.scale
         found.update(num_key_value_heads=heads, head_dim=head_dim, scale=scale, attention_bias=biased)
-        found.update(key_bias=attention.key.use_bias, output_bias=getattr(attention.output_dense, "use_bias", None))
+        found.update(key_bias=attention.key.use_bias, output_bias=getattr(attention.output_dense, "use_bias", biased))
         found.update(attention_key_bias=found["key_bias"], attention_output_bias=found["output_bias"])
         found["dim"] = attention.query.kernel.shape[0]
     if isinstance(getattr(network, "intermediate", None), keras.layers.Layer):  # experts have a weight of that name

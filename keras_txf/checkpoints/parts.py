@@ -12,6 +12,7 @@ import keras
 from keras_txf.checkpoints.families.esm import TokenDropoutEmbedding
 from keras_txf.checks import short_repr
 from keras_txf.layers import CrossAttention, FeedForward, LogitAdjustment, MultiHeadSelfAttention, PositionalEmbedding
+from keras_txf.layers.option_tables import OF_ATTENTION
 from keras_txf.layers.parts import OPTIONS, set_policy
 from keras_txf.layers.residual import as_residual
 from keras_txf.models.embeddings import EMBEDDING_OPTIONS
@@ -23,10 +24,7 @@ TABLE_OPTIONS = {  # part -> option in the table of a family -> option of the pa
         "attention_output_bias": "output_bias",
         "attention_key_bias": "key_bias",
         "attention_dropout": "dropout",
-        "qk_norm": "qk_norm",
-        "logit_soft_cap": "logit_soft_cap",
-        "scale": "scale",
-        "sinks": "sinks",
+        **{name: name for name in OF_ATTENTION},
     },
     "feed_forward": {
         "feed_forward_bias": "use_bias",

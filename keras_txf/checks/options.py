@@ -20,13 +20,10 @@ OTHER_NAMES = {
     "mlp_dim": "intermediate_dim", "embed_dim": "dim",
 }  # fmt: skip
 
-# Options of parts -> how a block or builder receives them.
+# Options of parts -> how a block or builder receives them. `layers/option_tables.py` adds the options of attention.
 ATTENTION = "attention=MultiHeadSelfAttention(num_heads, {}=...) instead of `num_heads`, in a decoder with causal=True"
 EMBEDDING = "embedding=PositionalEmbedding(..., {}=...)"
 OF_PARTS = {
-    **dict.fromkeys(
-        ("qk_norm", "logit_soft_cap", "scale", "sinks", "output_projection", "output_bias", "key_bias"), ATTENTION
-    ),
     "attention_probs_dropout_prob": ATTENTION.format("dropout"),
     "attention_dropout": ATTENTION.format("dropout"),
     "attention_bias": ATTENTION.format("use_bias"),

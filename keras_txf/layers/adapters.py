@@ -120,10 +120,11 @@ KINDS = {cls.kind: cls for cls in (LowRank, Whole)}
 
 
 def takes_adapters(layer):
-    """Whether a layer is built and has the `call` of Dense or EinsumDense, or of this package's subclasses."""
-    owner = next(cls for cls in type(layer).__mro__ if "call" in vars(cls))
-    known = owner in ADAPTED or owner.__module__.startswith("keras_txf.")
-    return isinstance(layer, ADAPTED) and layer.built and known
+    """Whether a layer is built and computes as Dense or EinsumDense, or as this package's subclasses."""
+    if not isinstance(layer, ADAPTED) or not layer.built or ("call" in vars(layer) and not adapters_of(layer)):
+        return False
+    owners = [next(cls for cls in type(layer).__mro__ if name in vars(cls)) for name in ("call", "kernel")]
+    return all(owner in ADAPTED or owner.__module__.startswith("keras_txf.") for owner in owners)
 
 
 def _equation(layer):
@@ -243,31 +244,31 @@ def active_adapters(model):
 
 
 def guard_files(layers):
-    """Makes `.keras` files raise ValueError for adapters that Keras would not restore.
-
-    Keras restores the adapters of the layers that are `KeepsState`, and of the layers inside them.
-    """
+    """Makes `.keras` files raise ValueError for adapters that Keras would not restore."""
     for layer in layers:
         guarded = "get_build_config" in vars(layer)
-        lost = not _restores_adapters(layer) and any(map(adapters_of, flatten_layers(layer)))
-        if lost and not guarded:
-            vars(layer)["get_build_config"] = functools.partial(_refuse_file, layer)
-        elif guarded and not lost:
+        if _loses_adapters(layer) and not guarded:
+            vars(layer)["get_build_config"] = functools.partial(_guarded_build_config, layer)
+        elif guarded and not _loses_adapters(layer):
             del vars(layer)["get_build_config"]
 
 
-def _restores_adapters(layer):
-    """Whether a `.keras` file holds the adapters of a layer. Keras' wrappers save the layer inside them as a layer."""
-    if isinstance(layer, keras.layers.Wrapper):
-        return _restores_adapters(layer.layer)
-    return isinstance(layer, KeepsState)
+def _loses_adapters(layer):
+    """Whether Keras would load a layer without its adapters, or without the adapters of a layer inside it."""
+    inside = layer
+    while isinstance(inside, keras.layers.Wrapper):  # the wrapper's configuration has its layer's
+        inside = inside.layer
+    kept = flatten_layers(inside) if isinstance(inside, KeepsState) else []
+    return not {id(inner) for inner in flatten_layers(layer) if adapters_of(inner)} <= set(map(id, kept))
 
 
-def _refuse_file(layer):
+def _guarded_build_config(layer):
+    if not _loses_adapters(layer):  # removed by way of an inner model
+        return type(layer).get_build_config(layer)
     raise ValueError(
         f"`model` must have adapters inside layers of keras_txf to become a `.keras` file; received adapters inside "
-        f"{layer.name}, a {type(layer).__name__}. Use `txf.training.save_adapter` or `model.save_weights`, or "
-        "for a float model `txf.training.merge_adapter` before `model.save`."
+        f"{layer.name}, a {type(layer).__name__}. Use `txf.training.save_adapter` or `model.save_weights`, or for a "
+        "float model `txf.training.merge_adapter` before `model.save`."
     )
 
 

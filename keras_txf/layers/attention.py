@@ -125,8 +125,8 @@ class MultiHeadSelfAttention(Layer):
             position_bias, added = self._bias(query, key, positions, positions, training), attention_bias
         zero_empty_rows = attention_mask is not None
         return attend(
-            self, query, key, value, allowed, add_bias(position_bias, added), zero_empty_rows,
-            return_attention_scores, training, self.logit_scale(),
+            self, query, key, value, allowed, bias=add_bias(position_bias, added), zero_empty_rows=zero_empty_rows,
+            return_attention_scores=return_attention_scores, training=training, scale=self.logit_scale(),
         )  # fmt: skip
 
     def _check_call(self, inputs, padding, attention_mask, segment_ids, positions, attention_bias, prefix_length):
@@ -266,7 +266,10 @@ class CrossAttention(Layer):
         )
         query, (key, value) = project_query(self, inputs), self.project_context(context)
         allowed = AttentionMask(self.causal, None, context_mask, segment_ids, context_segment_ids, attention_mask)
-        return attend(self, query, key, value, allowed, attention_bias, True, return_attention_scores, training)
+        return attend(
+            self, query, key, value, allowed, bias=attention_bias, zero_empty_rows=True,
+            return_attention_scores=return_attention_scores, training=training,
+        )  # fmt: skip
 
     def _check_call(
         self, inputs, context, context_mask, attention_mask, segment_ids, context_segment_ids, attention_bias

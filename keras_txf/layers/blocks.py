@@ -70,7 +70,7 @@ class EncoderBlock(Layer):
         training=None,
     ):
         padding = inputs_mask if mask is None else mask
-        attend = functools.partial(
+        attend_to_self = functools.partial(
             call_part,
             "attention",
             self.attention,
@@ -85,7 +85,7 @@ class EncoderBlock(Layer):
         )
 
         feed_forward = functools.partial(call_part, "feed_forward", self.feed_forward, mask=padding)
-        sublayers = {"attention": attend, "feed_forward": feed_forward}
+        sublayers = {"attention": attend_to_self, "feed_forward": feed_forward}
         x, scores = self.stream.run(self, inputs, sublayers, padding, segment_ids)
         return (x, *scores) if return_attention_scores else x
 

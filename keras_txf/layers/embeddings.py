@@ -251,7 +251,7 @@ class PositionalEmbedding(Layer):
         logits = self.token(hidden, reverse=True)
         if self.token.quantization_mode is None:
             table = current_value(self.token.embeddings)
-            note_factors(logits, hidden, table, tied=True, dtype=self.compute_dtype)
+            note_factors(logits, hidden, table, tied=True, dtype=self.compute_dtype)  # for the loss, if V is large
         return logits
 
     def _position_vectors(self, inputs, positions):

@@ -170,8 +170,8 @@ class LatentAttention(Layer):
         key, value = self._keys_and_values(vector, rotary_key)
         zero_empty_rows = attention_mask is not None
         return attend(
-            self, query, key, value, allowed, None, zero_empty_rows,
-            return_attention_scores, training, self.logit_scale(),
+            self, query, key, value, allowed, zero_empty_rows=zero_empty_rows,
+            return_attention_scores=return_attention_scores, training=training, scale=self.logit_scale(),
         )  # fmt: skip
 
     def compute_output_spec(

@@ -182,6 +182,7 @@ def attend(
     key,
     value,
     mask=None,
+    *,
     bias=None,
     zero_empty_rows=False,
     return_attention_scores=False,
@@ -212,7 +213,7 @@ def attend(
 
 
 def attend_spec(layer, inputs, context, return_attention_scores):
-    """The symbolic outputs of an attention for symbols (B, T, D) and (B, S, width)."""
+    """The symbolic outputs of an attention for symbols (B, T, D) and (B, S, width), from the widths of its kernels."""
     layer.key(context)  # raises ValueError for another width than in `build`
     query, value = layer.query(inputs), layer.value(context)
     width = layer.num_heads * value.shape[-1] // (layer.num_key_value_heads or layer.num_heads)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypedDict
 from keras_txf import checks
 from keras_txf.checks import or_none
 from keras_txf.layers.serialization import get_initializer
+from keras_txf.layers.shown_options import fields
 
 Norm = Any  # "layer", "rms", "rms_zero_centered" or a Keras layer
 Value = typing.TypeVar("Value")
@@ -180,7 +181,13 @@ class BlockOptions(WidthOptions, HeadOptions, PositionOptions, total=False):
         'norm_placement="pre" (GPT-J, Phi, Cohere). Or a `Residual`, for stochastic depth, layer scale or a factor.',
     ]
     norm_epsilon: Annotated[Each[float], 1e-5, "epsilon of every norm.", checks.positive_number]
-    dropout: Annotated[Each[float], 0.1, "dropout rate of the output of each sublayer.", checks.rate]
+    dropout: Annotated[
+        Each[float],
+        0.1,
+        "dropout rate of the output of each sublayer, and in builders of the embeddings. The attention weights have "
+        "the `dropout` of the attention.",
+        checks.rate,
+    ]
     attention: Annotated[
         Any, None,
         "a layer instead of the self-attention, such as a `MultiHeadSelfAttention` with options that a block does not "
@@ -210,3 +217,8 @@ class DecoderBlockOptions(BlockOptions, LayerOptions, total=False):
         "whether the block attends to a context; or a layer for the cross-attention, called on (B, T, D) and the "
         "context.",
     ]
+
+
+# The options of attention that a block does not have: a block's error says where they belong, and families use them.
+OF_ATTENTION = tuple(name for name in fields(AttentionOptions) if name not in fields(BlockOptions))
+checks.OF_PARTS.update(dict.fromkeys(OF_ATTENTION, checks.ATTENTION))

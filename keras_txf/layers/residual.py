@@ -87,7 +87,10 @@ class Residual:
         return names
 
     def add_layers(self, block):
-        """Makes the norms and factors of `block.sublayers`, the names of its sublayers, and the block's dropouts."""
+        """Makes the norms and factors of a block's sublayers, and the block's dropouts.
+
+        They are attributes of the block, such as `attention_norm`, `feed_forward_norm` and `attention_scale`.
+        """
         check_placement(self.kind, block.norm_placement)
         dtype = block.dtype_policy
         for name in block.sublayers:

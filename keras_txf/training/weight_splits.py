@@ -99,12 +99,12 @@ class _Rules:
         """Splits the weights of these names, or all weights, as `weight_splits` of the layer's class declares."""
         declared = declared_splits(type(layer))
         own = {weight.name: weight for weight in _own_weights(layer)}
-        parts = {part.name: part for part in reversed(flatten_layers(layer, False))}
         for name in names or declared:
+            part = getattr(layer, f"{name}_dense", getattr(layer, name, None))  # an option may have the name of a part
             if name in own:
                 self.split_variable(own[name], OWN[declared[name]])
-            elif name in parts:
-                self.split_part(parts[name], PARTS[declared[name]])
+            elif isinstance(part, keras.layers.Layer):
+                self.split_part(part, PARTS[declared[name]])
 
     def split_part(self, part, axes):
         """Splits the variables of a layer, without the layers inside it, by the axis of each name."""
@@ -132,7 +132,7 @@ class _Rules:
     def attention(self, layer):
         if not _has_projections(layer, "query", "key", "value") or not self.divides(layer, N=layer.num_heads):
             return
-        self.split(layer, "query", "output", "sinks")
+        self.split(layer, *(declared_splits(type(layer)).keys() - {"key", "value"}))
         norms = ["query_norm"]
         kv_heads = layer.num_key_value_heads or layer.num_heads
         if layer.key.units % self.num_devices:

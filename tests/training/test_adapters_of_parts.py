@@ -130,8 +130,54 @@ def test_a_model_without_a_graph_is_not_saved_without_its_adapters(tmp_path):
     add_adapter(model, rank=2, targets="*/query", heads=())
     with pytest.raises(ValueError, match="received adapters inside mine, a ModelOfCode. Use"):
         model.save(tmp_path / "model.keras")
-    remove_adapter(model)
+    remove_adapter(keras.Sequential([keras.Input((None, 8)), model.block]))
     model.save(tmp_path / "model.keras")
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class WithDense(layers.Wrapper):
+    """A wrapper with a layer that its configuration does not hold."""
+
+    def build(self, shape):
+        if not self.layer.built:  # a file has built it
+            self.layer.build(shape)
+        self.extra = layers.Dense(8, name="extra")
+        self.extra.build(shape)
+
+    def call(self, inputs):
+        return self.extra(self.layer(inputs))
+
+
+def test_a_wrapper_keeps_the_adapters_of_its_layer_alone(tmp_path):
+    inputs = keras.Input((None, 8))
+    model = keras.Model(inputs, WithDense(txf.layers.FeedForward(12, name="network"), name="wrapper")(inputs))
+    add_adapter(model, "one", rank=2, targets="*intermediate", heads=())
+    model.save(tmp_path / "model.keras")
+    reloaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert sum("one_lora" in weight.path for weight in reloaded.weights) == 2
+    add_adapter(model, "two", rank=2, targets="*extra", heads=())
+    with pytest.raises(ValueError, match="received adapters inside wrapper"):
+        model.save(tmp_path / "model.keras")
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class GainedDense(layers.Dense):
+    @property
+    def kernel(self):
+        return 2 * super().kernel
+
+
+def test_a_dense_layer_that_computes_otherwise_takes_no_adapter():
+    changed = layers.Dense(8, name="changed")
+    call = changed.call
+    changed.call = lambda inputs, training=None: 2 * call(inputs)
+    model = keras.Sequential(
+        [keras.Input((None, 8)), changed, GainedDense(8, name="gained"), layers.Dense(8, name="x")]
+    )
+    with pytest.raises(ValueError, match="'changed'"):
+        add_adapter(model, targets="changed", heads=())
+    with pytest.raises(ValueError, match="'gained'"):
+        add_adapter(model, targets="gained", heads=())
 
 
 def test_removing_the_last_adapter_restores_the_layer():

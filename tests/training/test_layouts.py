@@ -201,6 +201,19 @@ def test_parts_that_a_subclass_has_made_itself_are_whole():
     assert sum(any(found) for found in rows.values()) == 7
 
 
+def test_a_part_of_a_subclass_with_the_name_of_another_part_is_whole():
+    class Gated(txf.layers.MultiHeadSelfAttention):
+        def build(self, shape):
+            self.gate = keras.Sequential([keras.layers.Dense(16, name="output")], name="gate")
+            self.gate.build(shape)
+            super().build(shape)
+
+    layer = Gated(8, name="attention")
+    inputs = keras.Input((None, 16))
+    rows = axes(keras.Model(inputs, layer(inputs)))
+    assert rows["attention/gate/output/kernel"] == (None, None) and rows["attention/output/kernel"] == (M, None)
+
+
 @pytest.mark.parametrize("add, path", [
     (lambda layer: layer.add_weight(name="temperatures", shape=(8,)), "temperatures"),
     (lambda layer: made_inside(layer, txf.layers.projections.Projection(8, name="attention_gate")),
