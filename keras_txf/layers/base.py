@@ -49,7 +49,8 @@ class Layer(KeepsState, keras.layers.Layer):
             checks.dtype("dtype", kwargs["dtype"])
         known = _known_options(cls)
         if known is not None:  # Keras' error for an unknown name suggests no other name
-            checks.known_names(f"an option of {cls.__name__}", kwargs.keys() - OF_KERAS, known)
+            names = [name for name in kwargs if name not in OF_KERAS]
+            checks.known_names(f"an option of {cls.__name__}", names, known)
         layer = super().__new__(cls, *args, **kwargs)
         layer._arguments = _arguments(cls, args, kwargs)
         return layer
