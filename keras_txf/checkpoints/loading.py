@@ -31,13 +31,13 @@ from keras_txf.checkpoints.source import (
 from keras_txf.checkpoints.weight_map import Expert, as_tensor, links
 from keras_txf.checks import short_repr
 from keras_txf.disk import file_of, read_json, reading
-from keras_txf.layers.shown_options import shows_overrides
+from keras_txf.layers.shown_options import shows_options
 from keras_txf.layers.token_input import embedded_input
 
 LARGE = 2**27  # numbers in a file that takes long enough for a progress bar
 
 
-@shows_overrides
+@shows_options(defaults="elsewhere")
 def load(
     path: str | os.PathLike, task: str | None = None, num_classes: int | None = None, **options: Unpack[LoadOptions]
 ) -> Any:

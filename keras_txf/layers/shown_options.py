@@ -1,11 +1,8 @@
 """Options of a table as arguments of functions and constructors, in `help`, in editors and in docstrings.
 
-The decorators are for functions with the last argument `**options: Unpack[Table]`. They add the options of the table to
-the signature, and replace the line `{options}` of the docstring with a list of the meanings.
-
-- `shows_options` also fills in the defaults of the table.
-- `shows_overrides` shows the options without defaults: the function passes the caller's options on.
-- `shows_defaults` also passes the caller's options on, and shows the defaults of the class that takes them.
+The decorator `shows_options` is for functions with the last argument `**options: Unpack[Table]`. It adds the options of
+the table to the signature, and replaces the line `{options}` of the docstring with a list of the meanings. Its argument
+says who decides the defaults.
 
 For the constructor of a layer, `show_constructor` shows the options and `take_options` returns their values.
 """
@@ -15,7 +12,8 @@ import inspect
 import operator
 import textwrap
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from keras_txf.checks import known_names
 
@@ -34,18 +32,57 @@ class DecidedElsewhere:
 Thing = typing.TypeVar("Thing")
 
 
-def shows_options(thing: Thing) -> Thing:
-    """Shows the options of a function's `**options: Unpack[Table]`, and fills in their defaults."""
-    own, defaults = [p.name for p in _own_parameters(thing)], _defaults(option_table(thing))
-    ARGUMENTS[thing.__name__] = [*own, *defaults]
+@typing.overload
+def shows_options(thing: Thing) -> Thing: ...
+@typing.overload
+def shows_options(*, defaults: str) -> Callable[[Thing], Thing]: ...
+def shows_options(thing: Any = None, *, defaults: str = "table") -> Any:
+    """Shows the options of a function's `**options: Unpack[Table]`.
 
-    @functools.wraps(thing)
+    Args:
+        thing: the function; for "elsewhere" also a class, whose constructor takes the options.
+        defaults: "table": the function receives all options, with the table's defaults. "elsewhere": the function
+            receives the caller's options, and the signature shows no defaults. "class": so does a class method, and
+            the signature shows the defaults of the class that takes the options.
+    """
+    if thing is None:
+        return functools.partial(shows_options, defaults=defaults)
+    return {"table": _fill_in, "elsewhere": _pass_on, "class": _pass_to_class}[defaults](thing)
+
+
+def _fill_in(function):
+    own, defaults = [p.name for p in _own_parameters(function)], _defaults(option_table(function))
+    ARGUMENTS[function.__name__] = [*own, *defaults]
+
+    @functools.wraps(function)
     def call(*args, **kwargs):
         options = [name for name in kwargs if name not in own]
-        known_names(f"an option of {thing.__name__}", options, defaults, ARGUMENTS[thing.__name__])
-        return thing(*args, **{**defaults, **kwargs})
+        known_names(f"an option of {function.__name__}", options, defaults, ARGUMENTS[function.__name__])
+        return function(*args, **{**defaults, **kwargs})
 
     return _show(call, defaults)
+
+
+def _pass_on(thing):
+    if isinstance(thing, type):
+        _pass_on(thing.__init__)
+        thing.__doc__ = describe(thing.__doc__, option_table(thing.__init__))
+        return thing
+    return _show(thing, dict.fromkeys(option_table(thing), DecidedElsewhere()))
+
+
+def _pass_to_class(function):
+    table, own = option_table(function), {p.name for p in _own_parameters(function)}
+    keras_own = typing.get_type_hints(_options_hint(function)).keys()
+
+    @functools.wraps(function)
+    def call(cls, *args, **options):
+        known = inspect.signature(cls).parameters
+        if table.keys() <= known.keys():  # a subclass with its own constructor may take other options
+            known_names(f"an option of {cls.__name__}", options, {*known, *keras_own, *own} - {"kwargs"})
+        return function(cls, *args, **options)
+
+    return _show(call, _defaults(table))
 
 
 def show_constructor(cls):
@@ -67,30 +104,6 @@ def take_options(cls, options):
     defaults = _defaults(option_table(cls.__init__))
     own = {name: options.pop(name, default) for name, default in defaults.items()}
     return checked(_options_hint(cls.__init__), own)
-
-
-def shows_overrides(thing: Thing) -> Thing:
-    """Shows the options of the `**options: Unpack[Table]` of a class or function, without defaults."""
-    if isinstance(thing, type):
-        shows_overrides(thing.__init__)
-        thing.__doc__ = describe(thing.__doc__, option_table(thing.__init__))
-        return thing
-    return _show(thing, dict.fromkeys(option_table(thing), DecidedElsewhere()))
-
-
-def shows_defaults(function: Thing) -> Thing:
-    """Shows the options of a class method with the defaults of the class. A subclass may have other options."""
-    table, own = option_table(function), {p.name for p in _own_parameters(function)}
-    keras_own = typing.get_type_hints(_options_hint(function)).keys()
-
-    @functools.wraps(function)
-    def call(cls, *args, **options):
-        known = inspect.signature(cls).parameters
-        if table.keys() <= known.keys():  # a subclass with its own constructor may take other options
-            known_names(f"an option of {cls.__name__}", options, {*known, *keras_own, *own} - {"kwargs"})
-        return function(cls, *args, **options)
-
-    return _show(call, _defaults(table))
 
 
 def _show(function, defaults):

@@ -8,7 +8,7 @@ import numpy as np
 from keras_txf import checkpoints, checks, models, text, training
 from keras_txf.checkpoints.option_tables import CheckpointOptions
 from keras_txf.checks import bad_argument, short_repr
-from keras_txf.layers.shown_options import shows_options, shows_overrides
+from keras_txf.layers.shown_options import shows_options
 from keras_txf.tasks.columns import one_or_many, strings
 from keras_txf.tasks.fitting import in_batches, probabilities, rows_of
 from keras_txf.tasks.option_tables import FitOptions, MaskedTaskOptions
@@ -69,7 +69,7 @@ class MaskedLanguageModel(Task):
         return cls._from_scratch(models.masked_language_model, options, lambda: strings("texts", texts))
 
     @classmethod
-    @shows_overrides
+    @shows_options(defaults="elsewhere")
     def from_checkpoint(cls, path: Path, max_length: int | None = None, **options: Unpack[CheckpointOptions]) -> Self:
         """Makes a model of a Hugging Face checkpoint.
 

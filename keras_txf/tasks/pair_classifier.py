@@ -9,7 +9,7 @@ import numpy as np
 from keras_txf import checks, models, text
 from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
 from keras_txf.checkpoints.saved_config import labels_of, problem_type_of
-from keras_txf.layers.shown_options import shows_options, shows_overrides
+from keras_txf.layers.shown_options import shows_options
 from keras_txf.layers.token_input import inputs_by_name
 from keras_txf.tasks import pairs
 from keras_txf.tasks.columns import strings
@@ -86,7 +86,7 @@ class PairClassifier(Classifier):
         return cls._from_scratch(build, options, lambda: texts, len(labels or [None]), labels=labels)
 
     @classmethod
-    @shows_overrides
+    @shows_options(defaults="elsewhere")
     def from_checkpoint(
         cls,
         path: Path,

@@ -9,7 +9,7 @@ import numpy as np
 from keras_txf import checkpoints, checks, models, training
 from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
 from keras_txf.checks import bad_argument
-from keras_txf.layers.shown_options import shows_options, shows_overrides
+from keras_txf.layers.shown_options import shows_options
 from keras_txf.layers.token_input import inputs_by_name
 from keras_txf.tasks import pairs
 from keras_txf.tasks.columns import is_file, strings
@@ -115,7 +115,7 @@ class QuestionAnswerer(Task):
         return cls._from_scratch(build, options, lambda: texts, **own)
 
     @classmethod
-    @shows_overrides
+    @shows_options(defaults="elsewhere")
     def from_checkpoint(
         cls,
         path: Path,

@@ -8,7 +8,7 @@ from keras_txf import checks, models
 from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
 from keras_txf.checkpoints.saved_config import config_with_labels, labels_of, problem_type_of
 from keras_txf.checks import bad_argument
-from keras_txf.layers.shown_options import shows_options, shows_overrides
+from keras_txf.layers.shown_options import shows_options
 from keras_txf.layers.token_input import logits_of
 from keras_txf.tasks.columns import one_or_many, strings
 from keras_txf.tasks.labels import load_classifier, problem_of
@@ -120,7 +120,7 @@ class TextClassifier(Classifier):
         return cls._from_scratch(models.encoder_classifier, options, corpus, len(labels or [None]), **own)
 
     @classmethod
-    @shows_overrides
+    @shows_options(defaults="elsewhere")
     def from_checkpoint(
         cls,
         path: Path,

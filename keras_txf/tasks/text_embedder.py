@@ -11,7 +11,7 @@ from keras_txf.checkpoints.option_tables import CheckpointOptions
 from keras_txf.checks import bad_argument
 from keras_txf.layers.heads import POOLINGS
 from keras_txf.layers.norms import UnitNormalization
-from keras_txf.layers.shown_options import shows_options, shows_overrides
+from keras_txf.layers.shown_options import shows_options
 from keras_txf.layers.token_input import embedded_input, inputs_by_name
 from keras_txf.tasks import sentence_modules
 from keras_txf.tasks.columns import numbers, one_or_many, strings
@@ -78,7 +78,7 @@ class TextEmbedder(Task):
         return cls._from_scratch(_mean_encoder, options, lambda: texts)
 
     @classmethod
-    @shows_overrides
+    @shows_options(defaults="elsewhere")
     def from_checkpoint(
         cls, path: Path, pooling: str | None = None, max_length: int | None = None, **options: Unpack[CheckpointOptions]
     ) -> Self:

@@ -9,7 +9,7 @@ from keras_txf import checkpoints, checks, models, text, training
 from keras_txf.checkpoints.option_tables import CheckpointOptions
 from keras_txf.checks import bad_argument
 from keras_txf.generation.option_tables import ExportOptions, TextOptions
-from keras_txf.layers.shown_options import shows_options, shows_overrides
+from keras_txf.layers.shown_options import shows_options
 from keras_txf.layers.token_input import target_name, token_input
 from keras_txf.tasks.answers import (
     END_OF_MESSAGE,
@@ -98,7 +98,7 @@ class TextGenerator(Task):
         return cls._from_scratch(models.decoder_generator, options, lambda: lines_of(read), **more)
 
     @classmethod
-    @shows_overrides
+    @shows_options(defaults="elsewhere")
     def from_checkpoint(
         cls, path: Path, max_length: int | None = None, chat_template: Any = None, **options: Unpack[CheckpointOptions]
     ) -> Self:
@@ -147,7 +147,7 @@ class TextGenerator(Task):
         """Returns loss and perplexity per token of texts or answers, see `fit`."""
         return self._evaluate(texts, [responses], columns, batch_size, columns_of(responses, columns))
 
-    @shows_overrides
+    @shows_options(defaults="elsewhere")
     def generate(
         self,
         texts: Any,
@@ -186,7 +186,7 @@ class TextGenerator(Task):
         answers = Answers(self.model, self._prompt_tokenizer, self.tokenizer, options, return_prompt)
         return answers(texts, batch_size, stream, verbose)
 
-    @shows_overrides
+    @shows_options(defaults="elsewhere")
     def chat(
         self,
         messages: Any,
@@ -250,7 +250,7 @@ class TextGenerator(Task):
         answers = Answers(self.model, reader, self.tokenizer, options, False, joins=False)
         return answers(prompts, batch_size, stream, verbose)
 
-    @shows_overrides
+    @shows_options(defaults="elsewhere")
     def export(self, folder: Path, overwrite: bool = False, **options: Unpack[ExportOptions]) -> None:
         """Writes a SavedModel from texts to their continuations.
 

@@ -10,7 +10,7 @@ from keras_txf.checkpoints.option_tables import CheckpointOptions
 from keras_txf.disk import file_of
 from keras_txf.generation.option_tables import ExportOptions, TextOptions
 from keras_txf.layers.sequence_ends import Start
-from keras_txf.layers.shown_options import shows_options, shows_overrides
+from keras_txf.layers.shown_options import shows_options
 from keras_txf.tasks.answers import Answers
 from keras_txf.tasks.columns import strings
 from keras_txf.tasks.option_tables import FitOptions, TextToTextOptions
@@ -85,7 +85,7 @@ class TextToText(Task):
         return cls._from_scratch(build, options, lambda: sources, size, **more)
 
     @classmethod
-    @shows_overrides
+    @shows_options(defaults="elsewhere")
     def from_checkpoint(cls, path: Path, max_length: int | None = None, **options: Unpack[CheckpointOptions]) -> Self:
         """Makes a model of a Hugging Face checkpoint, with its tokenizer for both sides, or with Marian's two.
 
@@ -119,7 +119,7 @@ class TextToText(Task):
         """Returns loss, perplexity, token accuracy, BLEU and chrF of greedy answers on pairs of texts, see `fit`."""
         return self._evaluate(sources, [targets], columns, batch_size)
 
-    @shows_overrides
+    @shows_options(defaults="elsewhere")
     def generate(
         self,
         texts: Any,
@@ -142,7 +142,7 @@ class TextToText(Task):
         options = {"max_new_tokens": max_new_tokens, "sampler": sampler, **self._ends(), **options}
         return Answers(self.model, self._reader(), self.target_tokenizer, options)(texts, batch_size, stream, verbose)
 
-    @shows_overrides
+    @shows_options(defaults="elsewhere")
     def export(self, folder: Path, overwrite: bool = False, **options: Unpack[ExportOptions]) -> None:
         """Writes a SavedModel from texts to answers.
 

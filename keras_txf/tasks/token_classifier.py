@@ -11,7 +11,7 @@ from keras_txf import checks, models, text, training
 from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
 from keras_txf.checkpoints.saved_config import labels_of
 from keras_txf.checks import bad_argument, short_repr
-from keras_txf.layers.shown_options import shows_options, shows_overrides
+from keras_txf.layers.shown_options import shows_options
 from keras_txf.layers.token_input import logits_of
 from keras_txf.tasks.columns import is_file, one_or_many
 from keras_txf.tasks.labels import OneLabel, label_list, load_classifier, numbers_of
@@ -99,7 +99,7 @@ class TokenClassifier(Task):
         return cls._from_scratch(models.token_classifier, options, lambda: lines, len(labels), train=cased, **own)
 
     @classmethod
-    @shows_overrides
+    @shows_options(defaults="elsewhere")
     def from_checkpoint(
         cls,
         path: Path,

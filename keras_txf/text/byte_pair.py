@@ -15,7 +15,7 @@ from keras_txf import checks
 from keras_txf.checks import bad_argument, short_repr
 from keras_txf.disk import parse_json
 from keras_txf.layers.serialization import register
-from keras_txf.layers.shown_options import shows_defaults, take_options
+from keras_txf.layers.shown_options import shows_options, take_options
 from keras_txf.text.lazy_imports import tf, tokenizers
 from keras_txf.text.tokenizer import Tokenizer, TokenizerOptions
 from keras_txf.text.vocabulary import LARGEST_VOCABULARY, first_tokens, from_files, lines, read_text
@@ -102,7 +102,7 @@ class BytePairTokenizer(Tokenizer):
         self._prepare = None  # a function of a text, before `_encoder`
 
     @classmethod
-    @shows_defaults
+    @shows_options(defaults="class")
     def from_file(cls, path: str | os.PathLike, **options: Unpack[BytePairOptions]) -> Self:
         """Makes the tokenizer of a `tokenizer.json`.
 
@@ -117,7 +117,7 @@ class BytePairTokenizer(Tokenizer):
         return from_files(functools.partial(cls, read_text("path", path)), [path], {}, options)
 
     @classmethod
-    @shows_defaults
+    @shows_options(defaults="class")
     def train(
         cls,
         source: str | os.PathLike | Iterable[str | os.PathLike],

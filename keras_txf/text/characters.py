@@ -10,7 +10,7 @@ import numpy as np
 from keras_txf import checks
 from keras_txf.checks import bad_argument
 from keras_txf.layers.serialization import register
-from keras_txf.layers.shown_options import shows_defaults, take_options
+from keras_txf.layers.shown_options import shows_options, take_options
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.ragged import from_bytes, pairs
 from keras_txf.text.tokenizer import Tokenizer, TokenizerOptions
@@ -145,7 +145,7 @@ class CharacterTokenizer(Tokenizer):
             self._ids[ord(character)] = self.token_to_id(character)
 
     @classmethod
-    @shows_defaults
+    @shows_options(defaults="class")
     def train(
         cls,
         source: str | os.PathLike | Iterable[str | os.PathLike],

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from keras_txf import checks
 from keras_txf.checks import bad_argument, short_repr
 from keras_txf.disk import file_of, parse_json, reading
-from keras_txf.layers.shown_options import shows_overrides
+from keras_txf.layers.shown_options import shows_options
 from keras_txf.text import folder_files
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.characters import ByteTokenizer
@@ -32,7 +32,7 @@ class AnyTokenizerOptions(WordPieceOptions, SentencePieceOptions, total=False):
     """Options of the tokenizers that a folder may ask for."""
 
 
-@shows_overrides
+@shows_options(defaults="elsewhere")
 def from_checkpoint(folder: str | os.PathLike, target: bool = False, **options: Unpack[AnyTokenizerOptions]) -> Any:
     """Makes the tokenizer of a Hugging Face folder, with the special tokens around a text that the model expects.
 

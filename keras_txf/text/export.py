@@ -13,7 +13,7 @@ from keras_txf import checks
 from keras_txf.checks import bad_argument, short_repr
 from keras_txf.disk import atomic_folder, writing
 from keras_txf.generation.option_tables import ExportOptions
-from keras_txf.layers.shown_options import shows_overrides
+from keras_txf.layers.shown_options import shows_options
 from keras_txf.progress import bar
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.lazy_imports import tf
@@ -21,7 +21,7 @@ from keras_txf.text.serving import classifier, completer, logits_of, pair_classi
 from keras_txf.text.tokenizer import Tokenizer
 
 
-@shows_overrides
+@shows_options(defaults="elsewhere")
 def export(
     model: keras.Model,
     tokenizer: Tokenizer,

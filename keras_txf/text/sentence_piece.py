@@ -13,7 +13,7 @@ import numpy as np
 from keras_txf import checks
 from keras_txf.checks import bad_argument, short_repr
 from keras_txf.layers.serialization import register
-from keras_txf.layers.shown_options import shows_defaults, take_options
+from keras_txf.layers.shown_options import shows_options, take_options
 from keras_txf.text.lazy_imports import require_tensorflow_text, sentencepiece, tf, tf_text
 from keras_txf.text.ragged import from_bytes, marked
 from keras_txf.text.sentence_piece_model import AS_IT_IS, WITH_PREFIX, WITHOUT_PREFIX, PieceTable, read_model
@@ -120,7 +120,7 @@ class SentencePieceTokenizer(Tokenizer):
             ) from None
 
     @classmethod
-    @shows_defaults
+    @shows_options(defaults="class")
     def from_file(
         cls, path: str | os.PathLike, vocabulary: Sequence[str] | None = None, **options: Unpack[SentencePieceOptions]
     ) -> Self:
@@ -137,7 +137,7 @@ class SentencePieceTokenizer(Tokenizer):
         return from_files(functools.partial(cls, read_bytes("path", path), vocabulary), [path], {}, options)
 
     @classmethod
-    @shows_defaults
+    @shows_options(defaults="class")
     def train(
         cls,
         source: str | os.PathLike | Iterable[str | os.PathLike],

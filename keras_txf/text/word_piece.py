@@ -12,7 +12,7 @@ import numpy as np
 from keras_txf import checks
 from keras_txf.checks import bad_argument
 from keras_txf.layers.serialization import register
-from keras_txf.layers.shown_options import default_options, shows_defaults, take_options
+from keras_txf.layers.shown_options import default_options, shows_options, take_options
 from keras_txf.text import bert
 from keras_txf.text.lazy_imports import require_tensorflow_text, tf, tf_text, tokenizers
 from keras_txf.text.ragged import pairs
@@ -109,7 +109,7 @@ class WordPieceTokenizer(Tokenizer):
             )
 
     @classmethod
-    @shows_defaults
+    @shows_options(defaults="class")
     def from_file(cls, path: str | os.PathLike, **options: Unpack[WordPieceOptions]) -> Self:
         """Makes the tokenizer of a file with one token in each line, such as `vocab.txt`.
 
@@ -123,7 +123,7 @@ class WordPieceTokenizer(Tokenizer):
         return from_files(functools.partial(cls, read_tokens("path", path)), [path], {}, options)
 
     @classmethod
-    @shows_defaults
+    @shows_options(defaults="class")
     def train(
         cls,
         source: str | os.PathLike | Iterable[str | os.PathLike],

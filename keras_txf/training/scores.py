@@ -10,7 +10,7 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.generation.option_tables import GenerateOptions
-from keras_txf.layers.shown_options import shows_overrides
+from keras_txf.layers.shown_options import shows_options
 from keras_txf.progress import bar
 
 FIXED = (
@@ -19,7 +19,7 @@ FIXED = (
 )  # fmt: skip
 
 
-@shows_overrides
+@shows_options(defaults="elsewhere")
 class GenerationScores(keras.callbacks.Callback):
     """Generates texts for held-out pairs at the end of each epoch, and adds BLEU and chrF to the logs.
 
