@@ -9,6 +9,7 @@ import inspect
 
 import keras
 
+from keras_txf.checkpoints.families.bert_kin import FactorizedEmbedding
 from keras_txf.checkpoints.families.esm import TokenDropoutEmbedding
 from keras_txf.checks import short_repr
 from keras_txf.layers import CrossAttention, FeedForward, LogitAdjustment, MultiHeadSelfAttention, PositionalEmbedding
@@ -41,6 +42,7 @@ TABLE_OPTIONS = {  # part -> option in the table of a family -> option of the pa
         "embedding_dropout": "dropout",
     },
 }
+EMBEDDINGS = {"masked_id": TokenDropoutEmbedding, "dim": FactorizedEmbedding}  # by an option from the table
 BLOCK_PARTS = ("attention", "feed_forward", "norm", "residual")
 BLOCK_TABLE_OPTIONS = {name for part in BLOCK_PARTS for name in TABLE_OPTIONS[part]}
 CROSS_ATTENTION_OPTIONS = ("num_heads", "num_key_value_heads", "head_dim")
@@ -110,7 +112,7 @@ def _with_embedding(options):
         )
     from_builder = {name: rest.pop(option) for option, name in EMBEDDING_OPTIONS.items() if option in rest}
     from_builder["position_encoding"] = resolve_encoding(options)
-    cls = TokenDropoutEmbedding if "masked_id" in from_table else PositionalEmbedding
+    cls = next((cls for name, cls in EMBEDDINGS.items() if name in from_table), PositionalEmbedding)
     layer = cls(options["vocab_size"], **{"dim": options["dim"], "scale": True, **from_builder, **from_table})
     return {**rest, "embedding": layer}
 

@@ -185,7 +185,7 @@ def run(block_class, x, sizes, options, name, scores=False, context=None, positi
         x = norm_like(first, f"{name}_embedding_norm", options.dtype)(x)
     drops_outputs = getattr(options.embedding_layer, "dropout", None) is not None
     x = Dropout(0.0 if drops_outputs else first.dropout, dtype=options.dtype, name=f"{name}_dropout")(x)
-    if x.shape[-1] != sizes.dim:
+    if x.shape[-1] != sizes.dim or getattr(options.embedding_layer, "projected", False):
         x = Projection(sizes.dim, dtype=options.dtype, name=f"{name}_embedding_projection")(x)
     result = StackOutputs(blocks, None, [x], [], [])
     contexts = [] if context is None else [context]

@@ -14,6 +14,8 @@ from keras_txf.checkpoints.families.bert import (
 from keras_txf.checkpoints.families.rotary import positions
 from keras_txf.checkpoints.family import POOLER, Family
 from keras_txf.checkpoints.weight_map import Tensor, projections, query_key_value, stacked
+from keras_txf.layers import PositionalEmbedding
+from keras_txf.layers.serialization import register
 
 ALBERT_BLOCK = "encoder.albert_layer_groups.{i}.albert_layers.0"
 ALBERT = {
@@ -25,6 +27,13 @@ ALBERT = {
     "encoder_{i}/feed_forward/output": f"{ALBERT_BLOCK}.ffn_output",
     "encoder_{i}/feed_forward_norm": f"{ALBERT_BLOCK}.full_layer_layer_norm",
 }
+
+
+@register
+class FactorizedEmbedding(PositionalEmbedding):
+    """ALBERT's embedding, whose vectors are projected to the width of the blocks even from the same width."""
+
+    projected = True
 
 
 def albert(c):
