@@ -23,7 +23,7 @@ def main(folder=FOLDER, steps=1200):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     pyplot.rcParams.update({"font.size": 10, "figure.dpi": 100, "savefig.dpi": 100})
-    for draw in (attention, masks, positions, blocks, teacher_forcing):
+    for draw in (parts, attention, masks, positions, blocks, teacher_forcing):
         save(draw(), folder / f"{draw.__name__}.png")
     save(trained(steps), folder / "trained.png")
 
@@ -45,6 +45,33 @@ def numbers(axes, values, title, rows=None, columns=None, limit=None):
     axes.set_xticks(range(values.shape[1]), columns or [""] * values.shape[1], rotation=45, fontsize=8)
     axes.set_yticks(range(values.shape[0]), rows or [""] * values.shape[0], fontsize=8)
     axes.tick_params(length=0)
+
+
+def parts():
+    """A model as a row of places, and below each place the parts that fit into it."""
+    places = [
+        ("embedding", ["PositionalEmbedding", "PatchEmbedding", "AudioEmbedding", "your layer"]),
+        ("attention", ["MultiHeadSelfAttention", "LatentAttention", "GatedDeltaNet", "your layer"]),
+        ("feed-forward", ["FeedForward", "MixtureOfExperts", "your layer"]),
+        ("head", ["pooling + classes", "tied vocabulary", "spans, tags", "your layer"]),
+    ]
+    figure, axes = pyplot.subplots(figsize=(8, 3.6), layout="constrained")
+    axes.set(xlim=(-0.1, 8.1), ylim=(0.4, 4.7))
+    axes.set_axis_off()
+    axes.add_patch(FancyBboxPatch((2.0, 3.05), 4.0, 1.2, boxstyle="round,pad=0.06", fc="#eef2f8", ec=GRAY, ls="--"))
+    axes.text(4.0, 4.45, "EncoderBlock or DecoderBlock, N times", ha="center", fontsize=11, color="#444444")
+    for column, (place, names) in enumerate(places):
+        left, color = 2.0 * column + 0.08, BLUE if column in (1, 2) else GREEN
+        axes.add_patch(FancyBboxPatch((left, 3.25), 1.8, 0.65, boxstyle="round,pad=0.04", fc=color, ec="none"))
+        axes.text(left + 0.9, 3.57, place, ha="center", va="center", color="white", fontsize=13, weight="bold")
+        if column:
+            axes.annotate("", (left, 3.57), (left - 0.2, 3.57), arrowprops={"arrowstyle": "-|>", "color": "#444444"})
+        for row, name in enumerate(names):
+            own = name == "your layer"
+            style = {"fc": "white", "ec": RED if own else color, "ls": "--" if own else "-"}
+            axes.add_patch(FancyBboxPatch((left, 2.42 - 0.6 * row), 1.8, 0.36, boxstyle="round,pad=0.04", **style))
+            axes.text(left + 0.9, 2.6 - 0.6 * row, name, ha="center", va="center", fontsize=10, color=style["ec"])
+    return figure
 
 
 def attention():
