@@ -331,6 +331,7 @@ def add_checkpoints():
     own = ["dtype", "progress", "revision", "ignore", "dropout", "max_length"]
     case("checkpoints.load", checkpoints.load, own, path=golden)
     case("checkpoints.find", checkpoints.find, path=golden)
+    case("checkpoints.describe", checkpoints.describe, path=golden)
     loaded, adapter = checkpoints.load(golden), folder / "adapter"
     checkpoints.save(loaded, folder / "with_words")
     (folder / "with_words" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nhello\n")

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "text": "checks progress disk strangers strangers_process layers generation backend",
     "checkpoints": "checks disk strangers ops layers generation models training text backend",
     "tasks": "checks progress disk layers generation models training text checkpoints",
-    "visualize": "checks disk ops layers models backend",
+    "visualize": "checks disk ops layers models backend", "__main__": "checkpoints",
 }  # fmt: skip
 
 # Backends of Keras, which backend/ alone names, and text/lazy_imports.py: no other backend has strings.

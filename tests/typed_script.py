@@ -174,6 +174,8 @@ def use_text(folder: pathlib.Path) -> None:
 
 def use_checkpoints(folder: pathlib.Path) -> None:
     golden = pathlib.Path(__file__).parent / "checkpoints" / "golden" / "gpt2"
+    description: txf.checkpoints.Description = txf.checkpoints.describe(golden)
+    print(description.parameters, txf.checkpoints.families()["llama"])
     loaded = txf.checkpoints.load(txf.checkpoints.find(golden), task="causal_lm", dtype="float32")
     txf.checkpoints.save(loaded, folder / "gpt2", config=json.loads((golden / "config.json").read_text()))
     loaded.generate([[5, 6]], 2)

@@ -159,22 +159,8 @@ def load_weights(model, source, task, new_head, progress, asked, options):
 
     Returns the fields `kept`, `skipped` and `prefix` of `CheckpointInfo`, which `save` writes back.
     """
-    family, config = source.family, Config(source.values)
-    head = family.tasks[task].rows(config)
-    weights = list(model.weights)
-    if new_head:
-        new = {path for path, row in head.items() if path.endswith("logits") or not source.has(as_tensor(row).name)}
-        weights = [weight for weight in weights if weight.path.rpartition("/")[0] not in new]
-        head = {path: row for path, row in head.items() if path not in new}
-    with errors_name_options(options):
-        wanted = links(table_of(family, task, config, model), weights)
-        tensors = {link.name for link in wanted}
-        resolve_aliases(source, tensors)
-        names, whole = check_names(source, task, tensors, asked), family.tasks[task].whole
-        others = [] if asked else names_of_other_class(source, task, tensors)
-        check_tensors(source, wanted)
-        tied = not options.get("tie_embeddings") or is_tied(source, task, config, config("tie_word_embeddings", True))
-        check_head(source, head, tensors, options, tied)
+    wanted, names, others = match_weights(model, source, task, new_head, asked, options)
+    whole = source.family.tasks[task].whole
     kept = {source.names[name] if whole or others else name: source.read(name) for name in others or names}
     if progress is None:
         progress = sum(source.tensors.size(source.names[link.name]) for link in wanted) >= LARGE
@@ -187,6 +173,32 @@ def load_weights(model, source, task, new_head, progress, asked, options):
         if bar is not None:
             bar.add(1)
     return kept, skipped, source.prefix if others else None
+
+
+def match_weights(model, source, task, new_head, asked, options):
+    """Returns the links of a model's weights to the tensors of a file, after all checks of names and shapes.
+
+    Returns:
+        The links, the names of tensors without a weight that the class in transformers uses, and the names of tensors
+        of another class.
+    """
+    family, config = source.family, Config(source.values)
+    head = family.tasks[task].rows(config)
+    weights = list(model.weights)
+    if new_head:
+        new = {path for path, row in head.items() if path.endswith("logits") or not source.has(as_tensor(row).name)}
+        weights = [weight for weight in weights if weight.path.rpartition("/")[0] not in new]
+        head = {path: row for path, row in head.items() if path not in new}
+    with errors_name_options(options):
+        wanted = links(table_of(family, task, config, model), weights)
+        tensors = {link.name for link in wanted}
+        resolve_aliases(source, tensors)
+        names = check_names(source, task, tensors, asked)
+        others = [] if asked else names_of_other_class(source, task, tensors)
+        check_tensors(source, wanted)
+        tied = not options.get("tie_embeddings") or is_tied(source, task, config, config("tie_word_embeddings", True))
+        check_head(source, head, tensors, options, tied)
+    return wanted, names, others
 
 
 @contextlib.contextmanager
