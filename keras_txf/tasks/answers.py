@@ -83,10 +83,9 @@ class Answers:
                 for row, token in enumerate(step):
                     if token >= 0:
                         ids[row].append(int(token))
-                    text = self._write(ids[row], rows[row], more=True) if token >= 0 else shown[row]
-                    text = text if whole_characters(text) else shown[row]
+                    text = whole_characters(self._write(ids[row], rows[row], more=True)) if token >= 0 else ""
                     new.append(text[len(shown[row]) :])
-                    shown[row] = text
+                    shown[row] += new[-1]
                 if any(new):  # else within a character, or a special token
                     yield unpack(new)
             rest = [self._write(row, prompt)[len(text) :] for row, prompt, text in zip(ids, rows, shown)]
@@ -143,8 +142,10 @@ class Answers:
 
 
 def whole_characters(text):
-    """Whether a text ends after a whole character. A character has four bytes at most."""
-    return not text.endswith(REPLACEMENT) or text.endswith(4 * REPLACEMENT)
+    """A text without an end that may be the first bytes of a character: three bytes at most."""
+    for _ in range(3):
+        text = text.removesuffix(REPLACEMENT)
+    return text
 
 
 def template_of(value, tokenizer):

@@ -10,6 +10,7 @@ import sklearn.metrics
 import tensorflow as tf
 
 import keras_txf as txf
+from keras_txf.tasks.answers import whole_characters
 from keras_txf.tasks.labels import MacroF1
 
 tasks = txf.tasks
@@ -234,6 +235,18 @@ def test_the_inputs_of_pairs_equal_predict(token_types, of):
     probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(task.model(task.inputs(*pairs))))
     np.testing.assert_allclose(probabilities, task.predict(*pairs, return_probabilities=True), atol=1e-6)
     assert isinstance(task.inputs(*pairs), dict) == token_types
+
+
+def test_whole_characters_begin_every_longer_text():
+    """Random bytes, of which many are no characters: what a stream has shown stays the beginning of the answer."""
+    random, tokenizer = np.random.default_rng(0), txf.text.ByteTokenizer()
+    values = np.array([0x61, 0xC3, 0xBC, 0xE2, 0x82, 0xAC, 0xF0, 0x9F, 0x98, 0x80, 0xFF])  # of a, ü, the euro, a smiley
+    rows = 3 + random.choice(values, (200, 12))
+    texts = [tokenizer.detokenize(rows[:, :end].tolist()) for end in range(1, 13)]
+    for row, whole in enumerate(texts[-1]):
+        shown = [whole_characters(text[row]) for text in texts]
+        assert all(whole.startswith(text) for text in shown)
+        assert all(len(text[row]) - len(short) <= 3 for text, short in zip(texts, shown))
 
 
 @pytest.mark.slow
