@@ -8,6 +8,7 @@ from generation.test_stepping import callable_model, decoded, padded
 from keras import ops
 
 import keras_txf as txf
+from keras_txf.checkpoints.parts import with_parts
 
 VOCABULARY, NEW = 11, 4
 PROMPTS = [[5, 3, 8, 1], [7], [4, 10, 6]]
@@ -28,8 +29,8 @@ slow = pytest.mark.slow
 
 def make(kind, options):
     sizes = (VOCABULARY,) * (2 if kind == "encoder_decoder" else 1)
-    model = getattr(txf.models, kind)(*sizes, **{"num_layers": 1, "dim": 8, "num_heads": 2, **OPTIONS[options]})
-    return drawing.randomize(model, seed=4)
+    build, options = getattr(txf.models, kind), {"num_layers": 1, "dim": 8, "num_heads": 2, **OPTIONS[options]}
+    return drawing.randomize(build(*sizes, **with_parts(build, options)), seed=4)
 
 
 def assert_generates(kind, options, width, carry):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keras_txf as txf
+from keras_txf.backend.keras_private import layers_by_attribute, own_trainable_by_nature
 from keras_txf.checkpoints.parts import block_parts
 from keras_txf.ops import attention as kernel
 
@@ -83,9 +84,15 @@ def test_inference_has_no_dropout(options, kind):
     none = dict.fromkeys(rates, 0.0)
 
     def build(rates):
+        """Order and paths of the weights depend on which parts are passed: equal attributes get equal values."""
         own = block_parts({**options, **rates}, cls is txf.layers.DecoderBlock, "cross" in kind)
-        return drawing.built(cls(**own), *inputs)
+        layer = drawing.built(cls(**own), *inputs)
+        for attribute, inner in layers_by_attribute(layer).items():
+            for weight in own_trainable_by_nature(inner):
+                weight.assign(values.setdefault((attribute, weight.name), drawing.array(weight)))
+        return layer
 
+    values = {}
     block, still = map(build, (rates, none))
     expected, *expected_scores = still(*inputs, return_attention_scores=True)
     for call in ({}, {"training": False}):
