@@ -53,8 +53,8 @@ def knows_options(call: Call) -> Call:
 
 
 @dataclasses.dataclass
-class GenerateOptions:
-    """The options of a call of `generate` that all models share, see `Generator.generate`."""
+class GenerateCall:
+    """The arguments of a call of `generate` that all models share, see `Generator.generate`."""
 
     max_new_tokens: int | None
     max_length: int | None
@@ -102,7 +102,7 @@ def run_generate(model, tokens, prompts, prefixes, inputs, options):
         prompts: list of lists of ids.
         prefixes: for each prompt the ids before the new ids in the result.
         inputs: dict, the other inputs of the model.
-        options: `GenerateOptions`.
+        options: a `GenerateCall`.
     """
     state, return_scores, stream = options.state, options.return_scores, options.stream
     kind, draft_tokens = cache_kind(options.cache), checks.size("draft_tokens", options.draft_tokens)

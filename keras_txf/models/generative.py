@@ -16,7 +16,7 @@ from keras_txf.layers.token_input import inputs_by_name, series_inputs, target_n
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.decoding_models import call_sequential, check_decodable, decoding_models, refuse_packed
 from keras_txf.models.generate_calls import (
-    GenerateOptions,
+    GenerateCall,
     check_rows,
     knows_options,
     make_function,
@@ -198,7 +198,7 @@ class Generator(CheckedModel):
         >>> model.generate([[8, 9]], 4, state=first.state).shape  # after the four tokens of the first answer
         (1, 6)
         """
-        options = GenerateOptions.of(locals())
+        options = GenerateCall.of(locals())
         refuse_packed(self)
         tokens = token_input(self, target_name(self))
         if state is None:
@@ -263,7 +263,7 @@ class Generator(CheckedModel):
         >>> tokens.shape
         (2, 4)
         """
-        options = GenerateOptions.of(locals())
+        options = GenerateCall.of(locals())
         refuse_packed(self)
         tokens = token_input(self, target_name(self))
         run, limit = make_function(self, tokens, longest_prompt, options, jit_compile)

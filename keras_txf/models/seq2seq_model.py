@@ -17,7 +17,7 @@ from keras_txf.layers.token_input import inputs_by_name, token_input
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.decoding_models import refuse_packed
 from keras_txf.models.generate_calls import (
-    GenerateOptions,
+    GenerateCall,
     knows_options,
     make_function,
     other_inputs,
@@ -79,7 +79,7 @@ class Seq2Seq(CheckedModel):
             ValueError: no source, ids outside the vocabulary, more tokens than the model has positions,
                 options that do not go together.
         """
-        options = GenerateOptions.of(locals())
+        options = GenerateCall.of(locals())
         refuse_packed(self)
         target = token_input(self, "target_ids")
         start_ids = self._start_ids(start_id, target.vocab_size)
@@ -145,7 +145,7 @@ class Seq2Seq(CheckedModel):
         Raises:
             ValueError: see `generate`.
         """
-        options = GenerateOptions.of(locals())
+        options = GenerateCall.of(locals())
         refuse_packed(self)
         target = token_input(self, "target_ids")
         start_ids = self._start_ids(start_id, target.vocab_size)
