@@ -12,9 +12,9 @@ from folders import BERT, CONFIGS, GPT2, LLAMA, tensors, write
 from refusals import refused
 
 import keras_txf as txf
-from keras_txf.checkpoints import families
 from keras_txf.checkpoints.config import NEUTRAL, OF_OTHER_CODE, Config, transformers_keys
 from keras_txf.checkpoints.config_schema import KEYS, NULL, VALUE_CHECKS
+from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.family import SIZES
 from keras_txf.checks import short_repr
 
@@ -153,7 +153,7 @@ def test_what_published_files_say(folders, config, changed):
 def keys_asked_for():
     """The keys in calls of a `Config`, wherever a family makes them, and in calls of `sizes`."""
     yield from SIZES.values()
-    for file in pathlib.Path(families.__file__).parent.glob("*.py"):
+    for file in pathlib.Path(llama.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
                 method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
