@@ -213,7 +213,7 @@ class Config:
             warnings.warn(
                 f"{self.place} has keys that its class in transformers does not read; they are ignored: "
                 f"{short_repr(unread)}.",
-                stacklevel=5,  # the caller of `load`
+                stacklevel=6,  # the caller of `load`
             )
 
     def ignore_hint(self, keys):

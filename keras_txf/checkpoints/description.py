@@ -5,11 +5,10 @@ import dataclasses
 import os
 import warnings
 
-from keras_txf.backend.keras_private import without_values
-from keras_txf.checkpoints.building import build, choose_task, family_values, find_family
+from keras_txf.checkpoints.building import family_values, find_family
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.files import find, open_tensors
-from keras_txf.checkpoints.loading import check_not_adapter, match_weights
+from keras_txf.checkpoints.loading import build_without_values, check_not_adapter, match_weights, warn_of_images
 from keras_txf.checkpoints.source import Source
 from keras_txf.disk import file_of, read_json
 
@@ -106,10 +105,9 @@ def describe(path: str | os.PathLike, revision: str | None = None) -> Descriptio
             family = find_family(values)
             tasks = tuple(family.tasks)
             source = Source(values, family, tensors, kind)
-            chosen, new_head = choose_task(source, None, None)
-            with without_values():
-                model = build(source, chosen, None, None, {})
+            model, chosen, new_head, _ = build_without_values(folder, source, None, None, None, {})
             match_weights(model, source, chosen, new_head, new_head, {})
+            warn_of_images(folder, kind)
             task = chosen
         except ValueError as error:
             problem = str(error)

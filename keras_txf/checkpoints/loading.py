@@ -104,12 +104,7 @@ def load(
             source = Source(values, family, tensors, kind)
             dtype = most_common_dtype(tensors) if keeps_dtype else dtype
         asked = task is not None
-        task, new_head = choose_task(source, task, num_classes)
-        with without_values() as made:
-            model = build(source, task, num_classes, dtype, options)
-        checked = "encoder" in family.tasks and "causal_lm" not in family.tasks and task != "seq2seq"
-        if checked and "pad_id" not in options:
-            check_padding(folder, embedded_input(model, "token_ids").pad_id)
+        model, task, new_head, made = build_without_values(folder, source, task, num_classes, dtype, options)
         kept, skipped, prefix = {}, {}, None
         if not puts_values_off():  # the caller, such as `layout_map`, needs no values
             with reading(weights, file_of(folder, "config.json")):
@@ -117,14 +112,35 @@ def load(
                     model, source, task, new_head, progress, asked or new_head, options
                 )
             initialize_missing(made)  # a new head, generators of random numbers
-    if kind in TEXT_PARTS:
-        warnings.warn(
-            f"The folder {short_repr(str(folder))} is of a model of texts and images; its text model alone is loaded.",
-            stacklevel=2,
-        )
+    warn_of_images(folder, kind)
     set_checkpoint_info(model, CheckpointInfo(folder, values, task, options, kept, skipped, prefix))
     load_generate_defaults(model, folder, values)
     return model
+
+
+def build_without_values(folder, source, task, num_classes, dtype, options):
+    """Builds the model of an open checkpoint, and checks its padding.
+
+    Returns:
+        The model, its task, whether the model has a new head, and its variables, which have no values.
+    """
+    task, new_head = choose_task(source, task, num_classes)
+    with without_values() as made:
+        model = build(source, task, num_classes, dtype, options)
+    tasks = source.family.tasks
+    checked = "encoder" in tasks and "causal_lm" not in tasks and task != "seq2seq"
+    if checked and "pad_id" not in options:
+        check_padding(folder, embedded_input(model, "token_ids").pad_id)
+    return model, task, new_head, made
+
+
+def warn_of_images(folder, kind):
+    """Warns that the text part alone is loaded, if `kind` is the model type of a model of texts and images."""
+    if kind in TEXT_PARTS:
+        warnings.warn(
+            f"The folder {short_repr(str(folder))} is of a model of texts and images; its text model alone is loaded.",
+            stacklevel=3,  # the caller of `load`
+        )
 
 
 def check_not_adapter(folder):

@@ -149,7 +149,7 @@ def check_names(source, task, wanted, asked):
     if outside:
         warnings.warn(
             f"The file has tensors outside of the model, which are ignored: {short_repr(outside)}.",
-            stacklevel=4,  # the caller of `load`
+            stacklevel=5,  # the caller of `load`
         )
     if family.tasks[task].architecture not in (source.values.get("architectures") or ()):
         kept = () if family.tasks[task].whole else (POOLER, *family.kept)
