@@ -44,6 +44,7 @@ OF_PARTS = {
     **dict.fromkeys(("head_activation", "head_norm", "head_bias"), "head=, an activation or a layer"),
     **dict.fromkeys(("combine", "position_dim", "token_dim", "embeddings_initializer"), EMBEDDING),
 }
+SCOPES = {"rematerialize": 'keras.RematScope(mode="full")'}  # scopes of Keras that do what an option would
 
 
 def known_names(kind, names, known, hints=()):
@@ -53,10 +54,8 @@ def known_names(kind, names, known, hints=()):
     """
     for name in names:
         if name not in known:
-            if name == "rematerialize":
-                raise ValueError(
-                    f'`rematerialize` is not {kind}. Build the model inside `with keras.RematScope(mode="full"):`.'
-                )
+            if name in SCOPES:
+                raise ValueError(f"{short_repr(name)} is not {kind}. Build the model inside `with {SCOPES[name]}:`.")
             part = OF_PARTS.get(name, "").format(name)
             if part and part.partition("=")[0] in known:
                 raise ValueError(f"{short_repr(name)} is not {kind}, but of one of its parts: pass {part}.")

@@ -246,11 +246,10 @@ def active_adapters(model):
 def guard_files(layers):
     """Makes `.keras` files raise ValueError for adapters that Keras would not restore."""
     for layer in layers:
-        guarded = "get_build_config" in vars(layer)
-        if _loses_adapters(layer) and not guarded:
+        if _loses_adapters(layer):
             vars(layer)["get_build_config"] = functools.partial(_guarded_build_config, layer)
-        elif guarded and not _loses_adapters(layer):
-            del vars(layer)["get_build_config"]
+        else:
+            vars(layer).pop("get_build_config", None)
 
 
 def _loses_adapters(layer):

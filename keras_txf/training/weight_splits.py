@@ -160,15 +160,14 @@ class _Rules:
         intermediate = getattr(layer, "intermediate", None)
         if not isinstance(intermediate, keras.Variable):
             return
-        splits = declared_splits(type(layer))
-        kernels = [weight for weight in _own_weights(layer) if splits.get(weight.name) == "experts"]
+        names = [name for name, split in declared_splits(type(layer)).items() if split == "experts"]
         if layer.num_experts % self.num_devices == 0:
             self.split(layer, "router")  # XLA would split and gather a whole router in each step
-            for kernel in kernels:
-                self.split_variable(kernel, 0)
-        elif self.divides(layer, F=intermediate.shape[-1]):
-            for kernel in kernels:
-                self.split_variable(kernel, EXPERT_WIDTH.get(kernel.name))
+            axes = dict.fromkeys(names, 0)
+        else:
+            axes = EXPERT_WIDTH if self.divides(layer, F=intermediate.shape[-1]) else {}
+        for weight in _own_weights(layer):
+            self.split_variable(weight, axes.get(weight.name))
 
     def tokens(self, layer):
         if layer.vocab_size is not None and self.divides(layer, V=layer.vocab_size):
