@@ -73,7 +73,7 @@ UNSET = "not set"
 
 
 class Rule(NamedTuple):
-    """If an option has one of some values, another option must have one of others: each SET, UNSET, or a tuple."""
+    """If `option` has one of `values`, `other` must have one of `needed`. Both are SET, UNSET or a tuple of values."""
 
     option: str
     values: object

@@ -1,4 +1,4 @@
-"""The options of a model's `generate` that other functions pass on to it, and one model's defaults, as of a checkpoint.
+"""The options that other functions pass on to `generate`, and the defaults of one model, such as of its checkpoint.
 
 See `layers.shown_options` for the tables.
 """

@@ -1,4 +1,4 @@
-"""The prompts, limits, stops and stop strings of `generate`, checked before anything is compiled.
+"""Checks the prompts, limits, stops and stop strings of `generate` before anything is compiled.
 
 A row of `generate` ends when its text holds a stop string, whatever tokens the string is split into.
 

@@ -152,7 +152,7 @@ def _einsum_low_rank(equation, x, a, b):
 class Adapters(dict):
     """The adapters of a layer by name. The layer computes with the adapter `active`, or without one for None.
 
-    The layer has this dict as `adapters`, and its `METHODS` instead of the methods of the class.
+    The layer has this dict as `adapters`, and the `METHODS` of this dict instead of the methods of the layer's class.
     """
 
     METHODS = ("call", "quantized_call", "quantize", "save_own_variables", "load_own_variables")

@@ -1,4 +1,4 @@
-"""Positions that embeddings add, by name, and positions in attention by a bias; `rotary` has those by rotation.
+"""Positions that embeddings add, by name, and positions in attention by a bias. Rotations are in `rotary.py`.
 
 Several blocks may share a position layer of attention. It has two methods. Your own layer with both methods works too:
 

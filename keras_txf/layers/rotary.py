@@ -1,4 +1,4 @@
-"""Rotary and AxialRotary: positions by rotation, of tokens and of the patches of an image. See `positions`."""
+"""Rotary and AxialRotary: positions in attention by rotation, of tokens and of the patches of an image."""
 
 from typing import Any, Unpack
 

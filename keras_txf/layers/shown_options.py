@@ -42,8 +42,8 @@ def shows_options(thing: Any = None, *, defaults: str = "table") -> Any:
     Args:
         thing: the function; for "elsewhere" also a class, whose constructor takes the options.
         defaults: "table": the function receives all options, with the table's defaults. "elsewhere": the function
-            receives the caller's options, and the signature shows no defaults. "class": so does a class method, and
-            the signature shows the defaults of the class that takes the options.
+            receives the caller's options, and the signature shows no defaults. "class": a class method receives the
+            caller's options, and the signature shows the defaults of the class.
     """
     if thing is None:
         return functools.partial(shows_options, defaults=defaults)

@@ -142,7 +142,7 @@ class Answers:
 
 
 def whole_characters(text):
-    """A text without an end that may be the first bytes of a character: three bytes at most."""
+    """Returns the text without the replacement characters at its end that may begin a character, three at most."""
     for _ in range(3):
         text = text.removesuffix(REPLACEMENT)
     return text
