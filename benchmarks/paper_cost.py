@@ -2,7 +2,7 @@
 
 The counts are those of `txf.training.cost`, the times those of a roofline: what NVIDIA publishes is reached always.
 
-    python benchmarks/paper_cost.py    # the tables of docs/cost.md
+    python benchmarks/paper_cost.py    # the tables of docs/explanation/cost.md
 """
 
 import dataclasses

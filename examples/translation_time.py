@@ -4,7 +4,8 @@
     python examples/translation_time.py --quick    # lengths 8 and 16, small models
 
 One sentence at a time; the source is as long as the target. Both models have about as many parameters. Their weights
-are random: the time does not depend on them. docs/translation_at_training_and_inference.md explains what is measured.
+are random: the time does not depend on them.
+docs/tutorials/translation_at_training_and_inference.md explains what is measured.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Benchmarks run in small sizes, and docs/cost.md has the numbers of its command."""
+"""Benchmarks run in small sizes, and docs/explanation/cost.md has the numbers of its command."""
 
 import importlib
 import pathlib
@@ -19,7 +19,7 @@ def benchmarks(monkeypatch):
 def test_the_page_has_the_numbers_of_its_command(benchmarks):
     paper = importlib.import_module("paper_cost")
     text = paper.tables({name: paper.count(model) for name, model in paper.MODELS.items()})
-    assert text in (ROOT / "docs" / "cost.md").read_text(encoding="utf-8")
+    assert text in (ROOT / "docs" / "explanation" / "cost.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="where GPUs are measured there is no TensorFlow")

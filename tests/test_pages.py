@@ -31,7 +31,7 @@ def with_code():
     for page in PAGES:
         if "```python" in page.read_text():
             name = str(page.relative_to(ROOT))
-            always = [pytest.mark.drawn(1)] if name in ("README.md", "docs/getting_started.md") else []
+            always = [pytest.mark.drawn(1)] if name in ("README.md", "docs/tutorials/getting_started.md") else []
             yield pytest.param(page, id=name, marks=always)
 
 
@@ -64,7 +64,7 @@ def test_links_lead_somewhere():
 
 
 def test_the_examples_of_the_three_protocols_are_short():
-    text = (DOCS / "parts_of_your_own.md").read_text()
+    text = (DOCS / "how_to" / "parts_of_your_own.md").read_text()
     classes = re.findall(r"(@keras\.saving.*?)(?=\n\n\n[im]|\n```)", text, flags=re.S)
     assert len(classes) == 7 and all(len(code.splitlines()) <= 40 for code in classes)
 
@@ -72,7 +72,7 @@ def test_the_examples_of_the_three_protocols_are_short():
 def test_the_page_of_options_is_that_of_the_tables(monkeypatch):
     monkeypatch.syspath_prepend(DOCS / "site")
     write_options = importlib.import_module("write_options")
-    text = (DOCS / "options.md").read_text()
+    text = (DOCS / "reference" / "options.md").read_text()
     assert text == write_options.page(text), "run `python docs/site/write_options.py`"
     named = set(re.findall(r"`(\w+)", text))
     for table in (DecoderOptions, ImageOptions, SequenceEncoderOptions):
@@ -90,5 +90,5 @@ def test_all_pictures_are_drawn_and_shown(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(DOCS / "site")
     importlib.import_module("draw_the_model").main(tmp_path / "pictures", steps=20)
     drawn = {path.name for path in (tmp_path / "pictures").iterdir()}
-    shown = set(re.findall(r"\(pictures/(\w+\.png)\)", (DOCS / "the_model.md").read_text()))
+    shown = set(re.findall(r"\(../pictures/(\w+\.png)\)", (DOCS / "tutorials" / "the_model.md").read_text()))
     assert drawn == shown == {path.name for path in (DOCS / "pictures").iterdir()}

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/the_model.md: `python docs/site/draw_the_model.py [FOLDER]`, in half a minute.
+"""Draws the pictures of docs/tutorials/the_model.md: `python docs/site/draw_the_model.py [FOLDER]`, in half a minute.
 
 Each map of weights, masks or positions shows numbers that the layers compute. The last picture is of a model that the
 script trains.

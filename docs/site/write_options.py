@@ -1,4 +1,4 @@
-"""Writes the tables of docs/options.md from those of the package: `python docs/site/write_options.py`."""
+"""Writes the tables of docs/reference/options.md from those of the package: `python docs/site/write_options.py`."""
 
 import pathlib
 import re
@@ -7,7 +7,7 @@ from keras_txf.layers import option_tables as layers
 from keras_txf.layers import shown_options
 from keras_txf.models import option_tables as models
 
-PAGE = pathlib.Path(__file__).parents[1] / "options.md"
+PAGE = pathlib.Path(__file__).parents[1] / "reference" / "options.md"
 SECTIONS = {  # heading on the page -> tables whose options are listed, and those whose options are not
     "Attention": ([layers.HeadOptions, layers.PositionOptions, layers.CausalOptions], []),
     "Attention as a part": ([layers.AttentionOptions], [layers.HeadOptions]),

@@ -73,7 +73,7 @@ def test_rows_hold_question_and_context(task):
     assert words[:5] == ["[CLS]", "who", "sings", "?", "[SEP]"] and words[-1] == "[SEP]"
     assert rows[0]["token_type_ids"].tolist() == [0] * 5 + [1] * (len(words) - 5)
     assert found == [Window(0, 0, len(offsets), 5)]
-    # The rows equal `sentence_pairs`, which docs/text.md suggests for a model alone.
+    # The rows equal `sentence_pairs`, which docs/how_to/text.md suggests for a model alone.
     pairs = txf.text.sentence_pairs(([QUESTIONS[0]], [CONTEXTS[0]]), task.tokenizer, token_types=True)
     [expected] = pairs.as_numpy_iterator()
     assert {name: row.tolist() for name, row in rows[0].items()} == {
