@@ -60,6 +60,8 @@ def with_parts(builder, options):
         for position in each_value(side.get("position")):
             set_policy(position, options.get("dtype"))  # an attention builds its position layer at once
     parameters = inspect.signature(builder).parameters
+    if "norm_placement" in parameters and parameters["norm_placement"].default is None:
+        options = {"norm_placement": "post", **options}
     if "logit_adjustment" in parameters:
         options = _with_adjustment(options)
     for sides in SIDES:

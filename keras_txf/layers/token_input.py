@@ -36,21 +36,54 @@ def inputs_by_name(model):
 
 def target_name(model):
     """The name of the input of the tokens, or of the series, that a generative model continues."""
-    inputs = inputs_by_name(model)
+    found = known_target(model)
+    if found is not None:
+        return found
+    received = [f"{name}: {tensor.dtype} {tuple(tensor.shape)}" for name, tensor in inputs_by_name(model).items()]
+    raise ValueError(
+        "`model` must have one input of token ids, keras.Input((None,), dtype='int32'), or call it one of "
+        f"{list(NAMES)}; received inputs {short_repr(received)}. `generative(model, tokens=...)` names it too; "
+        "`forecaster` feeds back float vectors."
+    )
+
+
+def known_target(model):
+    """The name of the input that a generative model continues, by `tokens`, names or shapes; None if many fit."""
     if getattr(model, "tokens", None) in series_inputs(model):
         return model.tokens
-    ids = [name for name, tensor in inputs.items() if len(tensor.shape) == 2 and "int" in tensor.dtype]
+    inputs, ids = inputs_by_name(model), id_inputs(model)
     named = [name for name in (getattr(model, "tokens", None), *NAMES) if name in ids]
     of_any_length = [name for name in ids if inputs[name].shape[1] is None]
-    for found in (named[:1], ids, of_any_length):
-        if len(found) == 1:
-            return found[0]
-    received = [f"{name}: {tensor.dtype} {tuple(tensor.shape)}" for name, tensor in inputs.items()]
-    raise ValueError(
-        f"`model` must have one input of token ids, int (batch, length), or call it one of {list(NAMES)}; received "
-        f"inputs {short_repr(received)}. `generative(model, tokens=...)` names it too; `forecaster` feeds "
-        "back float vectors."
-    )
+    return next((found[0] for found in (named[:1], ids, of_any_length) if len(found) == 1), None)
+
+
+def id_inputs(model):
+    """The names of the inputs of integers (B, T) of a functional model."""
+    return [name for name, x in inputs_by_name(model).items() if len(x.shape) == 2 and "int" in x.dtype]
+
+
+def followed_input(model):
+    """The name of the one input of ids whose length the logits have; None if two inputs must have the same length."""
+    ids = [inputs_by_name(model)[name] for name in id_inputs(model)]
+    lengths = {id(x): 3 + 2 * i for i, x in enumerate(x for x in ids if x.shape[1] is None)}
+
+    def with_length(x):
+        shape = (2, lengths.get(id(x), x.shape[1]), *x.shape[2:]) if len(x.shape) > 1 else x.shape
+        return keras.KerasTensor(shape, x.dtype, name=x.name)
+
+    try:
+        output = model.compute_output_spec(keras.tree.map_structure(with_length, model.input))
+    except Exception:  # of a kind that depends on the backend: lengths that must be equal
+        return None
+    logits = output["logits"] if isinstance(output, dict) else output
+    followed = [name for name, x in inputs_by_name(model).items() if lengths.get(id(x)) == logits.shape[1]]
+    return followed[0] if followed else None
+
+
+def source_name(model):
+    """The name of the source ids of an encoder-decoder; None if the source is float vectors."""
+    others = [name for name in id_inputs(model) if name != target_name(model)]
+    return others[0] if len(others) == 1 else None
 
 
 def series_inputs(model):

@@ -12,7 +12,14 @@ from keras_txf.checks import short_repr
 from keras_txf.generation.prompts import prompt_lists, start_list
 from keras_txf.generation.results import check_state
 from keras_txf.layers.serialization import register
-from keras_txf.layers.token_input import inputs_by_name, series_inputs, target_name, token_input
+from keras_txf.layers.token_input import (
+    followed_input,
+    inputs_by_name,
+    known_target,
+    series_inputs,
+    target_name,
+    token_input,
+)
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.decoding_models import call_sequential, check_decodable, decoding_models, refuse_packed
 from keras_txf.models.generate_calls import (
@@ -40,19 +47,20 @@ def generative(model: keras.Model, name: str | None = None, tokens: str | None =
 
     Args:
         model: a functional `keras.Model` that takes token ids, int (B, T), and returns logits (B, T, V), alone or in a
-            dict as "logits". The ids are its only integer input of that shape, or the input named `target_ids` or
-            `token_ids`. Layers that mix positions must read only earlier positions. Of this package: attention with
+            dict as "logits". The ids are its only integer input of that shape, the input named `target_ids` or
+            `token_ids`, or the one input whose length the logits have. Layers that mix positions must read only earlier positions. Of this package: attention with
             `causal=True`, `DecoderBlock`, `CrossAttention`. Of Keras: `LSTM`, `GRU`, `SimpleRNN`, `RNN`,
             `Conv1D(padding="causal")`, `MultiHeadAttention` and `GroupQueryAttention` with `use_causal_mask=True`. Or
             your own layer whose `call` has an argument `cache`, see `txf.layers.Cache`. All other layers must treat
             each position of a sequence separately.
         name: name of the new model; default the name of `model`.
-        tokens: the key or the name of the input of the ids, in a model with several inputs of ids and other names.
+        tokens: the key or the name of the input of the ids, in a model with several inputs of ids of one length.
 
     Returns:
         A functional `keras.Model` with the same inputs, outputs and layers. If its only inputs are `source_ids` and
-        `target_ids`, its `generate` has the arguments of `encoder_decoder`'s. Otherwise the first argument of
-        `generate` is the prompt, and its argument `inputs` takes all other inputs, `source_ids` too.
+        `target_ids`, or source and target of other names and lengths, its `generate` has the arguments of
+        `encoder_decoder`'s. Otherwise the first argument of `generate` is the prompt, and its argument `inputs` takes
+        all other inputs, `source_ids` too.
 
     Raises:
         ValueError: a layer that mixes positions and cannot decode, by its name; no layer that decodes; no input of
@@ -81,6 +89,9 @@ def generative(model: keras.Model, name: str | None = None, tokens: str | None =
                 "`txf.models.forecaster` feeds back."
             )
     is_seq2seq = tokens in (None, "target_ids") and set(names) == {"source_ids", "target_ids"}
+    if tokens is None and known_target(model) is None:
+        tokens = followed_input(model)
+        is_seq2seq = len(names) == 2 and tokens is not None
     with keras.RematScope(mode=None):
         generator = (Seq2Seq if is_seq2seq else Generator)(model.input, model.output, name=name or model.name)
     generator.tokens = tokens

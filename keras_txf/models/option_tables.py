@@ -63,7 +63,19 @@ class EmbeddingOptions(PositionedEmbeddingOptions, total=False):
     ]
 
 
-class EncoderOptions(BlockOptions, CausalOptions, EmbeddingOptions, total=False):
+class PaperBlockOptions(BlockOptions, total=False):
+    """Options of the blocks of a builder whose norms stand where the paper has them."""
+
+    norm_placement: Annotated[
+        Each[str | None],
+        None,
+        'where the norms of a sublayer f are: "post", "pre", "sandwich" or "res_post", see `EncoderBlock`. Default: '
+        '"post", as in the paper. A stack of more than 6 such blocks learns only if the learning rate warms up: the '
+        "builder warns unless you pass a value.",
+    ]
+
+
+class EncoderOptions(PaperBlockOptions, CausalOptions, EmbeddingOptions, total=False):
     """Options of the masked language model, which reads tokens alone."""
 
     token_types: Annotated[
@@ -158,7 +170,7 @@ class GeneratorHeadOptions(LogitOptions, total=False):
     ]
 
 
-class DecoderOptions(BlockOptions, EmbeddingOptions, total=False):
+class DecoderOptions(PaperBlockOptions, EmbeddingOptions, total=False):
     """Options of the decoders, and of an encoder-decoder."""
 
 

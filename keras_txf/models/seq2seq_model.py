@@ -13,7 +13,7 @@ from keras_txf.generation.loop import bucket
 from keras_txf.generation.prompts import prompt_lists, start_list
 from keras_txf.generation.results import pad_rows
 from keras_txf.layers.serialization import register
-from keras_txf.layers.token_input import inputs_by_name, token_input
+from keras_txf.layers.token_input import inputs_by_name, source_name, target_name, token_input
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.decoding_models import refuse_packed
 from keras_txf.models.generate_calls import (
@@ -81,10 +81,10 @@ class Seq2Seq(CheckedModel):
         """
         options = GenerateCall.of(locals())
         refuse_packed(self)
-        target = token_input(self, "target_ids")
+        target, source = token_input(self, target_name(self)), source_name(self)
         start_ids = self._start_ids(start_id, target.vocab_size)
-        if source_ids is None or "source_ids" not in inputs_by_name(self):
-            if source_ids is not None or "source_ids" in inputs_by_name(self):
+        if source_ids is None or source is None:
+            if source_ids is not None or source is not None:
                 expected = short_repr(sorted(set(inputs_by_name(self)) - {target.name}))
                 raise ValueError(
                     f"`source_ids` must be given if the model reads tokens, else `inputs`: the model reads {expected}."
@@ -100,7 +100,7 @@ class Seq2Seq(CheckedModel):
         else:
             if inputs is not None:
                 raise ValueError("`inputs` does not go with `source_ids`, the only other input of the model.")
-            inputs = {"source_ids": self._padded_sources(source_ids)}
+            inputs = {source: self._padded_sources(source_ids)}
         rows = len(next(iter(inputs.values())))
         return run_generate(self, target, [start_ids] * rows, [[]] * rows, inputs, options)
 
@@ -110,7 +110,7 @@ class Seq2Seq(CheckedModel):
 
     def _padded_sources(self, source_ids):
         """Source ids (B, S), padded on the right to the length of a bucket, so that fewer loops are compiled."""
-        source = token_input(self, "source_ids")
+        source = token_input(self, source_name(self))
         sources = prompt_lists("source_ids", source_ids, source.pad_id, source.vocab_size)
         width = max(1, *map(len, sources))
         if source.pad_id is None and any(len(row) != width for row in sources):
@@ -147,7 +147,7 @@ class Seq2Seq(CheckedModel):
         """
         options = GenerateCall.of(locals())
         refuse_packed(self)
-        target = token_input(self, "target_ids")
+        target = token_input(self, target_name(self))
         start_ids = self._start_ids(start_id, target.vocab_size)
         run, limit = make_function(self, target, len(start_ids), options, jit_compile)
 
@@ -155,7 +155,7 @@ class Seq2Seq(CheckedModel):
             if isinstance(source_ids, dict):
                 inputs = other_inputs(self, target.name, source_ids)
             else:
-                inputs = {"source_ids": ops.cast(source_ids, "int32")}
+                inputs = {source_name(self): ops.cast(source_ids, "int32")}
             first = next(iter(inputs.values()))
             rows = ops.shape(first)[0]
             ids = ops.broadcast_to(np.array(start_ids, "int32"), (rows, len(start_ids)))

@@ -1,6 +1,8 @@
 """The wiring of blocks for all builders: options, blocks, final norm and outputs."""
 
 import dataclasses
+import inspect
+import warnings
 
 import keras
 
@@ -19,6 +21,9 @@ from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.embeddings import EMBEDDING_OPTIONS, drop_none
 
 
+PAPER_DEPTH = 6  # blocks of "Attention Is All You Need"
+
+
 @dataclasses.dataclass
 class Options:
     """The options of a builder, grouped by the layers that take them."""
@@ -30,6 +35,7 @@ class Options:
     dtype: object
     share_blocks: int | None = None
     embedding_layer: object = None
+    placement_is_default: bool = False
 
 
 @dataclasses.dataclass
@@ -57,6 +63,9 @@ def sort_options(builder, block_class, options, table, embedding_options=EMBEDDI
     defaults = default_options(table)
     checks.known_names(f"an option of {builder}", options, defaults, ARGUMENTS.get(builder, ()))
     options = without_replaced(options, defaults)
+    placement_is_default = options.get("norm_placement", "") is None
+    if placement_is_default:
+        options["norm_placement"] = "post"
     block_names = set(option_names(block_class)) & defaults.keys()
     # The blocks check their own options, which may be lists with one value for each block.
     options |= checked(table, {name: value for name, value in options.items() if name not in block_names})
@@ -68,11 +77,13 @@ def sort_options(builder, block_class, options, table, embedding_options=EMBEDDI
     embedding["position_encoding"] = resolve_encoding(options)
     final_norm = options.get("final_norm")
     if final_norm is None:  # pre-norm leaves the residual stream without a norm at its end
-        placement = each_value(block.get("norm_placement", "post"))[-1]
+        placement = each_value(block["norm_placement"])[-1]
         final_norm = not isinstance(placement, str) or placement != "post"
     embedding_norm = options.get("embedding_norm", False)
     share_blocks = options.get("share_blocks")
-    return Options(embedding, embedding_norm, block, final_norm, options.get("dtype"), share_blocks, layer)
+    return Options(
+        embedding, embedding_norm, block, final_norm, options.get("dtype"), share_blocks, layer, placement_is_default
+    )
 
 
 def without_replaced(options, defaults):
@@ -175,6 +186,13 @@ def run(block_class, x, sizes, options, name, scores=False, context=None, positi
             raise ValueError(
                 f"`share_blocks` must be at most the {num_layers} blocks of the {name}; received {number}."
             )
+    if options.placement_is_default and num_layers > PAPER_DEPTH:
+        warnings.warn(
+            f"norm_placement='post', the paper's default: the {num_layers} blocks of the {name} learn only if the "
+            "learning rate warms up, as in `txf.training.warmup_cosine`. norm_placement='pre' learns without; "
+            "norm_placement='post' is for those who warm up, and has no warning.",
+            stacklevel=_caller(),
+        )
     blocks = make_blocks(block_class, number, sizes.num_heads, options, name)
     first = blocks[0]
     call = drop_none(**call)
@@ -201,6 +219,14 @@ def run(block_class, x, sizes, options, name, scores=False, context=None, positi
         x = result.hidden_states[-1] = norm_like(first, f"{name}_norm", options.dtype)(x)
     result.output = x
     return result
+
+
+def _caller():
+    """The `stacklevel` of the caller of a builder: the first frame outside of this package, counted from `run`."""
+    frame, level = inspect.currentframe().f_back, 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("keras_txf."):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _takes_positions(block):

@@ -3,6 +3,7 @@
 Legend: B texts, C classes, D model dim.
 """
 
+import inspect
 import os
 from collections.abc import Sequence
 from typing import Unpack
@@ -160,7 +161,7 @@ def _task(model, options, pairs):
     takes_more = {tensor.name for tensor in model.inputs if "float" in tensor.dtype or "bool" in tensor.dtype}
     if generates and takes_more:
         raise bad_argument("model", "take token ids, and nothing else", sorted(takes_more))
-    has_source = isinstance(model.input, dict) and "source_ids" in model.input
+    has_source = generates and "source_ids" in inspect.signature(model.generate).parameters
     if pairs and generates:
         raise ValueError(f"`pairs` must be False for a model that generates, {short_repr(model.name)}; received True.")
     if generates:

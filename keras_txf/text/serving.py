@@ -10,7 +10,7 @@ from keras_txf.checks import bad_argument
 from keras_txf.generation.parameters import seed_state
 from keras_txf.generation.prompts import start_list
 from keras_txf.layers.sequence_ends import Start
-from keras_txf.layers.token_input import embedded_input, inputs_by_name, target_name, token_input
+from keras_txf.layers.token_input import embedded_input, inputs_by_name, source_name, target_name, token_input
 from keras_txf.text.datasets import longest_first, pair_row, row, separator_tokens, types_of_pair
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.ragged import pad
@@ -150,9 +150,9 @@ def completer(model, tokenizer, seed=None, start_id=None, **options):
 
 def translator(model, tokenizer, target_tokenizer=None, seed=None, **options):
     """Returns the function for an encoder-decoder."""
-    pad_id = _check_fit("tokenizer", tokenizer, token_input(model, "source_ids"))
+    pad_id = _check_fit("tokenizer", tokenizer, token_input(model, source_name(model)))
     target_tokenizer = target_tokenizer or tokenizer
-    _check_ids("target_tokenizer", target_tokenizer, token_input(model, "target_ids"))
+    _check_ids("target_tokenizer", target_tokenizer, token_input(model, target_name(model)))
     options = start_option(model, target_tokenizer) | stop_option(target_tokenizer, options) | options
     generate = model.make_generate_function(**options)
     seed, each = _seed(seed), options.get("num_return_sequences")

@@ -257,23 +257,38 @@ def test_models_that_cannot_decode_raise_errors():
                 build(model)
 
 
-@drawing.not_on_jax
-@pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
-def test_ids_are_found_by_keys_and_by_tokens(tmp_path):
-    """Not by the names of the tensors: here these are the names of the other input."""
-    other, ids = ids_input("target_ids"), ids_input("source_ids")
+def two_inputs(source_name, target_name):
+    other, ids = ids_input(source_name), ids_input(target_name)
     x = layers.PositionalEmbedding(VOCABULARY, 8)(ids)
     x = layers.DecoderBlock(2, cross_attention=True)(x, keras.layers.Embedding(VOCABULARY, 8)(other))
-    logits = keras.layers.Dense(VOCABULARY)(x)
+    return other, ids, keras.layers.Dense(VOCABULARY)(x)
+
+
+@drawing.not_on_jax
+@pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
+def test_ids_are_found_by_keys_and_by_tokens():
+    """Not by the names of the tensors: here these are the names of the other input."""
+    other, ids, logits = two_inputs("target_ids", "source_ids")
     model = txf.models.generative(keras.Model({"source_ids": other, "target_ids": ids}, logits))
     expected = model.generate([[5, 6, 7]], NEW, start_id=1)
-    with pytest.raises(ValueError, match="names it too"):
-        txf.models.generative(keras.Model({"first": other, "second": ids}, logits))
-    txf.models.generative(keras.Model({"first": other, "second": ids}, logits), tokens="second").save(
-        tmp_path / "m.keras"
-    )
-    named = keras.saving.load_model(tmp_path / "m.keras")
+    named = txf.models.generative(keras.Model({"first": other, "second": ids}, logits), tokens="second")
     np.testing.assert_array_equal(named.generate([[1]], NEW, inputs={"first": np.array([[5, 6, 7]])})[:, 1:], expected)
+
+
+@drawing.not_on_jax
+@pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
+def test_source_and_target_of_any_name_are_found_by_the_length_of_the_logits(tmp_path):
+    english, spanish, logits = two_inputs("english", "spanish")
+    spanish_first = keras.Model([spanish, english], logits)
+    ids, new = np.full((1, 1), 1), []
+    for _ in range(NEW):
+        new.append(drawing.array(spanish_first([ids, np.array([[5, 6, 7]])]))[:, -1].argmax(-1))
+        ids = np.concatenate([ids, new[-1][:, None]], axis=1)
+    for case, inputs in enumerate([[english, spanish], [spanish, english], {"b": spanish, "a": english}]):
+        file = tmp_path / f"{case}.keras"
+        txf.models.generative(keras.Model(inputs, logits)).save(file)
+        found = keras.saving.load_model(file).generate([[5, 6, 7]], NEW, start_id=1)
+        np.testing.assert_array_equal(found[0], np.concatenate(new))
 
 
 @drawing.not_on_jax
