@@ -8,8 +8,10 @@ import os
 import pathlib
 import re
 import runpy
+import shutil
 import subprocess
 import sys
+import sysconfig
 import types
 
 import pytest
@@ -152,6 +154,43 @@ def test_examples_import_the_package_before_keras():
     with_keras = [name for name, text in scripts.items() if re.search("^(import|from) (data|keras)", text, re.M)]
     assert set(result.stdout.splitlines()) >= {f"{name} 3" for name in with_keras}, result.stderr
     assert "not set" not in result.stdout
+
+
+INSTALLED = """
+import importlib.metadata, sys
+import keras_txf as txf
+assert sys.prefix in txf.__file__, txf.__file__
+assert importlib.metadata.version("keras_txf") == txf.__version__ == sys.argv[1]
+model = txf.models.decoder_generator(20, 1, 8, 2)
+assert model.generate([[5, 6]], max_new_tokens=2).shape == (1, 4)
+assert "llama" in txf.checkpoints.families()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["whl", "tar.gz"])
+def test_a_distribution_works_in_an_environment_of_its_own(kind, tmp_path):
+    """The file is built from a copy, and installed where nothing else of this folder is; its needs come from here."""
+    pytest.importorskip("build")
+    source, environment = tmp_path / "source", tmp_path / "environment"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "keras_txf", source / "keras_txf", ignore=ignored)
+    for name in ("setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
+        shutil.copy(ROOT / name, source)
+
+    def call(*command):
+        done = subprocess.run([*map(str, command)], cwd=tmp_path, capture_output=True, text=True, env=without_path)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    without_path = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    call(sys.executable, "-m", "build", "--wheel" if kind == "whl" else "--sdist", source, "--outdir", tmp_path)
+    call(sys.executable, "-m", "venv", environment)
+    python = environment / "bin" / "python"
+    [file] = tmp_path.glob(f"*.{kind}")
+    call(python, "-m", "pip", "install", "-q", "--no-deps", file)
+    [packages] = environment.glob("lib/*/site-packages")
+    (packages / "needs.pth").write_text(sysconfig.get_paths()["purelib"])
+    call(python, "-c", INSTALLED, re.search('"(.*)"', (ROOT / "keras_txf" / "version.py").read_text())[1])
 
 
 def test_the_core_needs_four_packages():

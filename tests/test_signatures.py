@@ -1,31 +1,16 @@
 """What an editor and `help` show of the public functions: each option by name, with its meaning."""
 
 import inspect
+import json
 from collections.abc import Sequence
 
 import keras
+import public_names
 import pytest
 
 import keras_txf as txf
 
-AREAS = ("checkpoints", "generation", "layers", "models", "tasks", "text", "training", "visualize")
-
-
-def public_functions():
-    """(name, function) of each public function, class, and method that a public class defines."""
-    for area in AREAS:
-        module = getattr(txf, area)
-        for name in module.__all__:
-            thing = getattr(module, name)
-            if callable(thing):
-                yield f"{area}.{name}", thing
-            for method in dir(thing) if inspect.isclass(thing) else ():
-                found = getattr(thing, method)
-                if not method.startswith("_") and getattr(found, "__module__", "").startswith("keras_txf"):
-                    yield f"{area}.{name}.{method}", found
-
-
-FUNCTIONS = dict(public_functions())
+FUNCTIONS = dict(public_names.public_functions())
 # What Keras takes for every layer; and the variables of a template, whose names its author chooses.
 OPEN = {"layer": "kwargs", "template": "variables"}
 
@@ -50,6 +35,19 @@ def test_no_signature_hides_its_options_and_no_docstring_keeps_its_place_holder(
     known = ["arguments"] if name.endswith("Block.compute_output_spec") else known  # the arguments of `call`
     assert open_ended(function) in ([], known)
     assert "{options}" not in (function.__doc__ or "")
+
+
+def test_the_names_of_the_last_release_are_still_there():
+    """CONTRIBUTING, "Names": an old name works for two minor versions, with a warning that gives the new one."""
+    released = json.loads(public_names.FILE.read_text())
+    assert len(released) > 300
+    gone = [name for name in released if name not in FUNCTIONS]
+    gone += [
+        f"{name}({argument})"
+        for name, arguments in released.items()
+        for argument in set(arguments) - set(public_names.arguments(FUNCTIONS.get(name, lambda: None)))
+    ]
+    assert not gone
 
 
 def test_options_of_a_task_are_those_of_its_builder():
