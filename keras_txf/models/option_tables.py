@@ -70,8 +70,8 @@ class PaperBlockOptions(BlockOptions, total=False):
         Each[str | None],
         None,
         'where the norms of a sublayer f are: "post", "pre", "sandwich" or "res_post", see `EncoderBlock`. Default: '
-        '"post", as in the paper. A stack of more than 6 such blocks learns only if the learning rate warms up: the '
-        "builder warns unless you pass a value.",
+        '"post", as in the paper. More than 6 such blocks learn slowly or not at all unless the learning rate warms '
+        "up, so a builder of them warns if you pass no value.",
     ]
 
 

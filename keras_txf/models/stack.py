@@ -188,9 +188,9 @@ def run(block_class, x, sizes, options, name, scores=False, context=None, positi
             )
     if options.placement_is_default and num_layers > PAPER_DEPTH:
         warnings.warn(
-            f"norm_placement='post', the paper's default: the {num_layers} blocks of the {name} learn only if the "
-            "learning rate warms up, as in `txf.training.warmup_cosine`. norm_placement='pre' learns without; "
-            "norm_placement='post' is for those who warm up, and has no warning.",
+            f"norm_placement='post', the paper's default: {num_layers} blocks of the {name} learn slowly or not at all "
+            "unless the learning rate warms up, see `txf.training.warmup_cosine`. norm_placement='pre' needs no "
+            "warm-up; norm_placement='post', if you pass it, does not warn.",
             stacklevel=_caller(),
         )
     blocks = make_blocks(block_class, number, sizes.num_heads, options, name)

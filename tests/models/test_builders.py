@@ -214,6 +214,20 @@ def test_defaults_follow_the_values_of_lists():
         assert model.get_layer("encoder_0").position.bidirectional is not causal
 
 
+@drawing.not_on_jax
+def test_a_deep_stack_with_the_norms_of_the_paper_warns_unless_it_is_asked_for():
+    """Warnings are errors here: what does not stand in `pytest.warns` must not warn."""
+    builders = txf.models.decoder_generator, txf.models.encoder_decoder, txf.models.encoder_classifier
+    for build, sizes in zip(builders, [(11,), (11, 11), (11, 3)]):
+        with pytest.warns(UserWarning, match="7 blocks of the .*coder learn slowly.*norm_placement='pre'") as found:
+            model = build(*sizes, 7, 8, 2)
+        assert {each.filename for each in found if "learn slowly" in str(each.message)} == {__file__}
+        assert keras.models.clone_model(model).count_params() == model.count_params()
+        build(*sizes, 6, 8, 2)
+        for placement in ("post", "pre", ["post"] * 7):
+            build(*sizes, 7, 8, 2, norm_placement=placement)
+
+
 def test_each_block_has_its_own_activation_with_weights(tmp_path):
     build, inputs = BUILDERS["encoder"]
     model = drawing.randomize(build(activation=keras.layers.PReLU(shared_axes=[1])))
