@@ -22,6 +22,14 @@ def test_the_page_has_the_numbers_of_its_command(benchmarks):
     assert text in (ROOT / "docs" / "explanation" / "cost.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
+def test_norm_placements_are_trained_alike(benchmarks, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["norm_placement.py", "--layers", "1", "--epochs", "2", "--rows", "64"])
+    importlib.import_module("norm_placement").main()
+    lines = capsys.readouterr().out.splitlines()[-3:]
+    assert [line.split(",")[0] for line in lines] == ["post", "post", "pre"]
+
+
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="where GPUs are measured there is no TensorFlow")
 def test_all_parts_of_the_gpu_benchmark_run(benchmarks, monkeypatch, capsys):
     pytest.importorskip("torch")
