@@ -1,7 +1,7 @@
 """Deep stacks with norms after or before each sublayer, with and without a warm-up of the learning rate.
 
-A decoder learns to repeat six random tokens. Half of each row cannot be guessed, so the best loss is about 1.85; a model
-that learned nothing stays at 4.04, the logarithm of 57 tokens.
+A decoder learns to repeat six random tokens. Half of each row cannot be guessed, so the best loss is about 1.85; a
+model that learned nothing stays at 4.04, the logarithm of 57 tokens.
 
     python benchmarks/norm_placement.py --layers 12    # the table of docs/explanation/numerics.md
 """
@@ -22,7 +22,7 @@ def losses(norm_placement, warms_up, layers, epochs, rows):
     first = np.random.default_rng(1).integers(3, VOCABULARY, (rows, LENGTH))
     ids = np.concatenate([first, first], axis=1)
     steps = epochs * -(-rows // BATCH)
-    rate = txf.training.warmup_cosine(PEAK, steps // 4, steps) if warms_up else PEAK
+    rate = txf.training.warmup_cosine(PEAK, max(1, steps // 4), steps) if warms_up else PEAK
     model = txf.models.decoder_generator(VOCABULARY, layers, 64, 4, norm_placement=norm_placement, dropout=0.0)
     model.compile(keras.optimizers.Adam(rate), txf.training.TokenCrossEntropy())
     return model.fit(ids[:, :-1], ids[:, 1:], batch_size=BATCH, epochs=epochs, verbose=2).history["loss"]

@@ -48,11 +48,11 @@ def generative(model: keras.Model, name: str | None = None, tokens: str | None =
     Args:
         model: a functional `keras.Model` that takes token ids, int (B, T), and returns logits (B, T, V), alone or in a
             dict as "logits". The ids are its only integer input of that shape, the input named `target_ids` or
-            `token_ids`, or the one input whose length the logits have. Layers that mix positions must read only earlier positions. Of this package: attention with
-            `causal=True`, `DecoderBlock`, `CrossAttention`. Of Keras: `LSTM`, `GRU`, `SimpleRNN`, `RNN`,
-            `Conv1D(padding="causal")`, `MultiHeadAttention` and `GroupQueryAttention` with `use_causal_mask=True`. Or
-            your own layer whose `call` has an argument `cache`, see `txf.layers.Cache`. All other layers must treat
-            each position of a sequence separately.
+            `token_ids`, or the one input whose length the logits have. Layers that mix positions must read only earlier
+            positions. Of this package: attention with `causal=True`, `DecoderBlock`, `CrossAttention`. Of Keras:
+            `LSTM`, `GRU`, `SimpleRNN`, `RNN`, `Conv1D(padding="causal")`, `MultiHeadAttention` and
+            `GroupQueryAttention` with `use_causal_mask=True`. Or your own layer whose `call` has an argument `cache`,
+            see `txf.layers.Cache`. All other layers must treat each position of a sequence separately.
         name: name of the new model; default the name of `model`.
         tokens: the key or the name of the input of the ids, in a model with several inputs of ids of one length.
 

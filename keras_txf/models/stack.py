@@ -20,7 +20,6 @@ from keras_txf.layers.shown_options import ARGUMENTS, checked, default_options
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.embeddings import EMBEDDING_OPTIONS, drop_none
 
-
 PAPER_DEPTH = 6  # blocks of "Attention Is All You Need"
 
 
