@@ -79,6 +79,17 @@ def test_the_page_of_options_is_that_of_the_tables(monkeypatch):
         assert not default_options(table).keys() - named
 
 
+@pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=lambda page: page.stem)
+def test_the_groups_of_a_reference_page_hold_each_public_name_once(page):
+    listed = re.findall(r"^::: keras_txf\.(\w+)\.(\w+)$", page.read_text(), flags=re.M)
+    if page.stem == "options":
+        assert not listed
+        return
+    names = [name for module, name in listed if module == page.stem]
+    assert len(names) == len(listed)
+    assert sorted(names) == sorted(importlib.import_module(f"keras_txf.{page.stem}").__all__)
+
+
 def test_the_files_that_contributing_names_are_there():
     names = set(re.findall(r"`?((?:keras_txf|tests|docs)/[\w/.]+\w)", (ROOT / "CONTRIBUTING.md").read_text()))
     assert len(names) > 15 and not [name for name in names if not (ROOT / name).exists()]

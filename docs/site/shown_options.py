@@ -1,25 +1,56 @@
-"""The API pages show what `help` shows: options of tables by name, with defaults, and arguments of calls as a list."""
+"""The API pages show the options of a table in a list that opens, with types and defaults, and the arguments of calls."""
 
 import inspect
+import re
 import sys
 import textwrap
 
 import griffe
-from griffe import Parameter, ParameterKind, Parameters
 
-import keras_txf  # noqa: F401  whose modules are then in `sys.modules`
+from keras_txf.layers.shown_options import LINE, single_type, option_table
 
-KINDS = {kind.name: getattr(ParameterKind, kind.name.lower()) for kind in inspect._ParameterKind}
+WHOLE_LINE = rf"(?m)^ +{LINE}$"
+OPEN, CLOSED = "???+", "???"  # of the extension pymdownx.details
 
 
 class ShownOptions(griffe.Extension):
     def on_object(self, *, obj, **kwargs):
-        if not obj.is_module and obj.docstring and "{options}" in obj.docstring.value:
-            obj.docstring.value = inspect.getdoc(live(obj))
-        if obj.docstring:
-            obj.docstring.value = sections(inspect.cleandoc(obj.docstring.value))
-        if obj.is_function and "options" in obj.parameters:
-            obj.parameters = Parameters(*map(shown, inspect.signature(live(obj)).parameters.values()))
+        if obj.is_module or not obj.docstring:
+            return
+        text = inspect.cleandoc(obj.docstring.value)
+        if re.search(WHOLE_LINE, text):
+            text = with_options(text, live(obj), OPEN if obj.is_class else CLOSED)
+        obj.docstring.value = sections(text)
+
+
+def with_options(text, thing, fence):
+    """The docstring with the options after the section of the arguments, where the signature has `**options`."""
+    function = thing.__init__ if isinstance(thing, type) else thing
+    table = option_table(function)
+    defaults = {name: shown.default for name, shown in inspect.signature(function).parameters.items()}
+    before, after = re.split(WHOLE_LINE, text)
+    arguments, blank, rest = after.partition("\n\n")
+    section = before.rstrip() + arguments
+    if section.endswith("\nArgs:"):
+        section = section.removesuffix("\nArgs:")
+    items = [item(name, type_, defaults[name], meaning) for name, (type_, _, meaning) in table.items()]
+    title = f'\n\n{fence} abstract "{len(items)} options"\n\n'
+    return section + title + textwrap.indent("\n".join(items), "    ") + blank + rest
+
+
+def item(name, type_, default, meaning):
+    """A row of the list. `...` is a default that a model or a file decides."""
+    type_ = "" if shown_type(type_) == "Any" else f": {shown_type(type_)}"
+    default = "" if repr(default) == "..." else f" = {default!r}".replace("'", '"')
+    return f"- `{name}{type_}{default}`<br>{meaning}"
+
+
+def shown_type(type_):
+    """A type as people write it. `Each` and `Sequence` show their single value: a list is one for each block."""
+    text = inspect.formatannotation(single_type(type_))
+    for long, short in {"keras.src.layers.layer.": "keras.layers.", "collections.abc.": "", "typing.": ""}.items():
+        text = text.replace(long, short)
+    return text
 
 
 def sections(text):
@@ -35,10 +66,3 @@ def live(obj):
     for name in obj.path.removeprefix(obj.module.path + ".").split("."):
         found = getattr(found, name)
     return found
-
-
-def shown(parameter):
-    default = None if parameter.default is inspect.Parameter.empty else repr(parameter.default)
-    if default is None and parameter.kind.name.startswith("VAR_"):
-        default = "{}" if parameter.kind.name.endswith("KEYWORD") else "()"
-    return Parameter(parameter.name, kind=KINDS[parameter.kind.name], default=default)

@@ -171,7 +171,7 @@ def checked(table, options):
 def _signature(function, table, defaults, rest=()):
     """The signature of a function with the options of a table instead of `**options`."""
     shown = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=_of_one(type_))
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=single_type(type_))
         for name, (type_, _, _) in table.items()
     ]
     return inspect.signature(function).replace(parameters=[*_own_parameters(function), *shown, *rest])
@@ -181,7 +181,7 @@ def _own_parameters(function):
     return [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
 
 
-def _of_one(type_):
+def single_type(type_):
     """The type of a single value: `Each` without its list, which would make the line in `help` twice as long."""
     types = typing.get_args(type_)
     single = [one for one in types if typing.get_origin(one) is not Sequence]
