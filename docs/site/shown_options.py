@@ -7,7 +7,7 @@ import textwrap
 
 import griffe
 
-from keras_txf.layers.shown_options import LINE, single_type, option_table
+from keras_txf.layers.shown_options import LINE, option_table, shown_type
 
 WHOLE_LINE = rf"(?m)^ +{LINE}$"
 OPEN, CLOSED = "???+", "???"  # of the extension pymdownx.details
@@ -43,14 +43,6 @@ def item(name, type_, default, meaning):
     type_ = "" if shown_type(type_) == "Any" else f": {shown_type(type_)}"
     default = "" if repr(default) == "..." else f" = {default!r}".replace("'", '"')
     return f"- `{name}{type_}{default}`<br>{meaning}"
-
-
-def shown_type(type_):
-    """A type as people write it. `Each` and `Sequence` show their single value: a list is one for each block."""
-    text = inspect.formatannotation(single_type(type_))
-    for long, short in {"keras.src.layers.layer.": "keras.layers.", "collections.abc.": "", "typing.": ""}.items():
-        text = text.replace(long, short)
-    return text
 
 
 def sections(text):

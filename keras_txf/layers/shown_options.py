@@ -171,7 +171,7 @@ def checked(table, options):
 def _signature(function, table, defaults, rest=()):
     """The signature of a function with the options of a table instead of `**options`."""
     shown = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=single_type(type_))
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=_of_one(type_))
         for name, (type_, _, _) in table.items()
     ]
     return inspect.signature(function).replace(parameters=[*_own_parameters(function), *shown, *rest])
@@ -181,13 +181,21 @@ def _own_parameters(function):
     return [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
 
 
-def single_type(type_):
+def _of_one(type_):
     """The type of a single value: `Each` without its list, which would make the line in `help` twice as long."""
     types = typing.get_args(type_)
     single = [one for one in types if typing.get_origin(one) is not Sequence]
     one = functools.reduce(operator.or_, single) if single else None
     is_each = typing.get_origin(type_) is not Sequence and Sequence[one] in types if single else False
     return one if is_each else type_
+
+
+def shown_type(type_):
+    """A type as the pages show it, such as `int | None`: the type of a single value, by the public name."""
+    text = inspect.formatannotation(_of_one(type_))
+    for prefix in ("collections.abc.", "typing."):
+        text = text.replace(prefix, "")
+    return text.replace("keras.src.layers.layer.", "keras.layers.")
 
 
 def describe(text, table):
