@@ -65,8 +65,9 @@ def table(listed, left_out):
     for name, (type_, default, meaning) in rows.items():
         if name not in known or known[name] != default:
             links = ", ".join(f"[{label}]({ARXIV}{number})" for label, number in papers.get(name, []))
-            cells = f"`{name}`<br>`{value(type_, default)}`", meaning + (f"<br>Paper: {links}" if links else "")
-            lines.append("| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |")
+            code = value(type_, default).replace("|", "&#124;")  # a table has no other `|` in code
+            text = meaning.replace("|", r"\|") + (f"<br>Paper: {links}" if links else "")
+            lines.append(f"| `{name}`<br><code>{code}</code> | {text} |")
     return "\n".join(lines)
 
 
