@@ -103,3 +103,22 @@ def test_all_pictures_are_drawn_and_shown(tmp_path, monkeypatch):
     drawn = {path.name for path in (tmp_path / "pictures").iterdir()}
     shown = set(re.findall(r"\(../pictures/(\w+\.png)\)", (DOCS / "tutorials" / "the_model.md").read_text()))
     assert drawn == shown == {path.name for path in (DOCS / "pictures").iterdir()}
+
+
+def test_the_bars_of_the_gallery_are_numbers_of_its_page(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib").use("Agg")
+    monkeypatch.syspath_prepend(DOCS / "site")
+    draw_gallery = importlib.import_module("draw_gallery")
+    text = (DOCS / "gallery.md").read_text()
+    measured = set(re.findall(r"\d+\.\d+", re.sub(r"!\[.*\]", "", text)))  # without the words for pictures
+    for _, rows in draw_gallery.BARS.values():
+        assert {number for numbers in rows.values() for number in numbers} <= measured
+    monkeypatch.setattr(draw_gallery, "FOLDER", tmp_path)
+    draw_gallery.main(tmp_path / "no_runs")
+    assert {path.stem for path in tmp_path.iterdir()} == draw_gallery.BARS.keys()
+    shown = set(re.findall(r"\(gallery/(\w+\.png)\)", text))
+    assert shown == {path.name for path in (DOCS / "gallery").iterdir()}
+    assert {path.stem for path in tmp_path.iterdir()} == {path.removesuffix(".png") for path in shown} - {
+        "digits",
+        "dates",
+    }
