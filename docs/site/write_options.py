@@ -64,9 +64,9 @@ def table(listed, left_out):
     lines = ["| option | meaning |", "| --- | --- |"]
     for name, (type_, default, meaning) in rows.items():
         if name not in known or known[name] != default:
-            links = ", ".join(f"[{label}]({ARXIV}{number})" for label, number in papers.get(name, []))
+            links = "; ".join(f"[{label}]({ARXIV}{number})" for label, number in papers.get(name, []))
             code = value(type_, default).replace("|", "&#124;")  # a table has no other `|` in code
-            text = meaning.replace("|", r"\|") + (f"<br>Paper: {links}" if links else "")
+            text = meaning.replace("|", r"\|") + (f"<br>From {links}" if links else "")
             lines.append(f"| `{name}`<br><code>{code}</code> | {text} |")
     return "\n".join(lines)
 
