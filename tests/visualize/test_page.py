@@ -6,8 +6,8 @@ import json
 import os
 import pathlib
 import re
-import shutil
 
+import chromium
 import numpy as np
 import pytest
 
@@ -142,17 +142,7 @@ def test_a_notebook_shows_the_page_in_a_frame():
 
 @pytest.fixture(scope="module")
 def browser():
-    webdriver = pytest.importorskip("selenium.webdriver", reason="the package selenium is not installed")
-    missing = [name for name in ("chromium", "chromedriver") if not shutil.which(name)]
-    if missing:
-        pytest.skip(f"not on this machine: {' and '.join(missing)}, of Debian's packages chromium and chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):  # for containers, as root
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    with webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver"))) as driver:
-        driver.set_script_timeout(60)
+    with chromium.started() as driver:
         yield driver
 
 
@@ -165,11 +155,7 @@ class Reader:
 
     def open(self, content, size=(1280, 800), dark=False):
         self.file.write_text(content, encoding="utf-8")
-        width, height = size
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        chromium.set_screen(self.driver, size, dark)
         self.driver.get(self.file.as_uri())
         self.settle()
 
@@ -220,10 +206,7 @@ class Reader:
 
     def requests(self):
         """What was loaded or tried since this was last asked, without the page itself and what lies in it."""
-        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        sent = [message for message in messages if message["method"] == "Network.requestWillBeSent"]
-        urls = [message["params"]["request"]["url"] for message in sent]
-        return [url for url in urls if url != self.file.as_uri() and not url.startswith("data:")]
+        return [url for url in chromium.requests(self.driver) if url != self.file.as_uri()]
 
 
 @pytest.fixture
