@@ -10,6 +10,7 @@ For the constructor of a layer, `show_constructor` shows the options and `take_o
 import functools
 import inspect
 import operator
+import re
 import textwrap
 import typing
 from collections.abc import Callable, Sequence
@@ -192,10 +193,8 @@ def _of_one(type_):
 
 def shown_type(type_):
     """A type as the pages show it, such as `int | None`: the type of a single value, by the public name."""
-    text = inspect.formatannotation(_of_one(type_))
-    for prefix in ("collections.abc.", "typing."):
-        text = text.replace(prefix, "")
-    return text.replace("keras.src.layers.layer.", "keras.layers.")
+    text = inspect.formatannotation(_of_one(type_)).replace("collections.abc.", "").replace("typing.", "")
+    return re.sub(r"\bkeras(\.\w+)*\.Layer\b", "keras.layers.Layer", text)
 
 
 def describe(text, table):
