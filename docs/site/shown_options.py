@@ -20,7 +20,7 @@ class ShownOptions(griffe.Extension):
         text = inspect.cleandoc(obj.docstring.value)
         if re.search(WHOLE_LINE, text):
             text = with_options(text, live(obj), OPEN if obj.is_class else CLOSED)
-        obj.docstring.value = sections(text)
+        obj.docstring.value = sections(without_types(text) if obj.is_class else text)
 
 
 def with_options(text, thing, fence):
@@ -43,6 +43,15 @@ def item(name, type_, default, meaning):
     type_ = "" if shown_type(type_) == "Any" else f": {shown_type(type_)}"
     default = "" if repr(default) == "..." else f" = {default!r}".replace("'", '"')
     return f"- `{name}{type_}{default}`<br>{meaning}"
+
+
+def without_types(text):
+    """The docstring of a class: what its call returns is a list of text, for no annotation gives a type."""
+
+    def as_list(found):
+        return "\n\n**Returns:**\n\n- " + " ".join(found[1].split()) + "\n"
+
+    return re.sub(r"\n\nReturns:\n((?:    .*\n?)+)", as_list, text)
 
 
 def sections(text):
