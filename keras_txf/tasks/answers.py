@@ -64,7 +64,7 @@ class Answers:
             rows_of_ids = self._generate([rows[i] for i in indices], padded=False)
             for index, ids in zip(indices, rows_of_ids):
                 read = self.starts + len(rows[index]) if self.continues else 0
-                answers[index] = self._write(list(ids[read:]), rows[index])
+                [answers[index]] = self._write([list(ids[read:])], [rows[index]])
         return unpack(answers)
 
     def stream(self, texts):
@@ -75,20 +75,22 @@ class Answers:
 
         def pieces():
             ids, shown = [[] for _ in rows], [""] * len(rows)
+            before = self.writer.detokenize(rows) if self.continues and self.joins else None
             if self.return_prompt:
-                shown = [self._write([], row) for row in rows]
+                shown = self._write(ids, rows, before)
                 yield unpack(shown[:])
             for step in tokens:
-                new = []
-                for row, token in enumerate(step):
-                    if token >= 0:
-                        ids[row].append(int(token))
-                    text = whole_characters(self._write(ids[row], rows[row], more=True)) if token >= 0 else ""
-                    new.append(text[len(shown[row]) :])
-                    shown[row] += new[-1]
+                going = [row for row, token in enumerate(step) if token >= 0]
+                for row in going:
+                    ids[row].append(int(step[row]))
+                new = [""] * len(rows)
+                asked = [rows[row] for row in going], before and [before[row] for row in going]
+                for row, text in zip(going, self._write([ids[row] for row in going], *asked, more=True)):
+                    new[row] = whole_characters(text)[len(shown[row]) :]
+                    shown[row] += new[row]
                 if any(new):  # else within a character, or a special token
                     yield unpack(new)
-            rest = [self._write(row, prompt)[len(text) :] for row, prompt, text in zip(ids, rows, shown)]
+            rest = [text[len(known) :] for text, known in zip(self._write(ids, rows, before), shown)]
             if any(rest):  # bytes that are not a character
                 yield unpack(rest)
 
@@ -109,20 +111,23 @@ class Answers:
                 raise bad_argument("texts", "each have a token", texts[index], index)
         return rows
 
-    def _write(self, ids, prompt, more=False):
-        """Returns the text of new ids, up to the first stop string.
+    def _write(self, rows, prompts, before=None, more=False):
+        """Returns the texts of new ids, each up to its first stop string.
 
-        With `more`, tokens may follow. The text then lacks an end that may begin a stop string.
+        With `before`, the texts of the prompts are known. With `more`, tokens may follow. A text then lacks an end that
+        may begin a stop string.
         """
-        [before], [text], [whole] = self._texts([ids], [prompt])
-        kept = before_stop(text, self.stops)
-        kept = before_open_stop(text, self.stops) if more and kept == text else kept
-        if not self.return_prompt:
-            return kept
-        return whole if kept == text else before + kept
+        written = []
+        for before_text, text, whole in zip(*self._texts(rows, prompts, before)):
+            kept = before_stop(text, self.stops)
+            kept = before_open_stop(text, self.stops) if more and kept == text else kept
+            if self.return_prompt:
+                kept = whole if kept == text else before_text + kept
+            written.append(kept)
+        return written
 
-    def _texts(self, rows, prompts):
-        """Returns the texts of prompts, of new ids, and of both together.
+    def _texts(self, rows, prompts, before=None):
+        """Returns the texts of prompts, which may be known as `before`, of new ids, and of both together.
 
         A continuation is cut from the whole text, because a blank belongs to the token after it.
         """
@@ -133,7 +138,8 @@ class Answers:
             texts = self.writer.detokenize(rows)
             return [""] * len(rows), texts, texts
         both = [[*prompt, *ids] for prompt, ids in zip(prompts, rows)]
-        before, whole = self.writer.detokenize(prompts), self.writer.detokenize(both)
+        before = self.writer.detokenize(prompts) if before is None else before
+        whole = self.writer.detokenize(both)
         new = [text[len(prompt) :] if text.startswith(prompt) else None for prompt, text in zip(before, whole)]
         if None in new:
             alone = self.writer.detokenize(rows)

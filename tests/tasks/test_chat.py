@@ -185,3 +185,17 @@ def test_a_stream_has_no_empty_pieces(monkeypatch):
     monkeypatch.setattr(task.model, "generate", lambda rows, **options: (step[: len(rows)] for step in steps))
     assert list(task.generate("b", stream=True)) == ["é", "a"]
     assert list(task.generate(["b", "c"], stream=True)) == [["", "a"], ["é", ""], ["a", ""]]
+
+
+def test_a_stream_writes_the_text_of_all_rows_at_once(monkeypatch):
+    """A call for each row and step took longer than the model: 16 rows of 30 tokens 20 s instead of 1 s."""
+    task, calls = plain(), []
+    write = type(task.tokenizer).detokenize
+    monkeypatch.setattr(
+        type(task.tokenizer), "detokenize", lambda self, ids: calls.append(len(ids)) or write(self, ids)
+    )
+    steps = [np.array([100, 101, -1 if step else 102]) for step in range(5)]
+    monkeypatch.setattr(task.model, "generate", lambda rows, **options: iter(steps))
+    pieces = list(task.generate(["b", "c", "d"], stream=True))
+    assert len(pieces) == 5 and all(map(all, [piece[:2] for piece in pieces]))
+    assert calls == [3, 3, 2, 2, 2, 2, 3]  # the prompts; each step; what is left
