@@ -59,12 +59,14 @@ class Answers:
         checks.positive_integer("batch_size", batch_size)
         rows, answers = self._read(texts), [None] * len(texts)
         order = np.argsort([len(row) for row in rows], kind="stable")
-        for start in batch_bar(range(0, len(rows), batch_size), verbose):
-            indices = order[start : start + batch_size]
-            rows_of_ids = self._generate([rows[i] for i in indices], padded=False)
-            for index, ids in zip(indices, rows_of_ids):
-                read = self.starts + len(rows[index]) if self.continues else 0
-                [answers[index]] = self._write([list(ids[read:])], [rows[index]])
+        for first in batch_bar(range(0, len(rows), batch_size), verbose):
+            indices = order[first : first + batch_size]
+            prompts = [rows[i] for i in indices]
+            rows_of_ids = self._generate(prompts, padded=False)
+            read = [self.starts + len(prompt) if self.continues else 0 for prompt in prompts]
+            new = [list(ids[start:]) for ids, start in zip(rows_of_ids, read)]
+            for index, text in zip(indices, self._write(new, prompts)):
+                answers[index] = text
         return unpack(answers)
 
     def stream(self, texts):
