@@ -15,6 +15,7 @@ import uuid
 import zipfile
 
 from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
 from keras_txf.checks import short_repr
 
@@ -157,6 +158,15 @@ def _without_duplicates(pairs):
 def _is_shallow(value, levels):
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return levels >= 0 and all(_is_shallow(x, levels - 1) for x in inner)
+
+
+def save_tensors(tensors, path, metadata=None):
+    """Writes a dict of arrays in safetensors, with the mode of a new file: `save_file` gives it to its owner alone."""
+    path = pathlib.Path(path)
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, metadata)
+    path.chmod(mode & 0o777)
 
 
 @contextlib.contextmanager

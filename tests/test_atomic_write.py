@@ -3,10 +3,11 @@
 import os
 import pathlib
 
+import numpy as np
 import pytest
 from kills import every_kill, full_disk
 
-from keras_txf.disk import atomic_file, atomic_folder, check_room, writing
+from keras_txf.disk import atomic_file, atomic_folder, check_room, save_tensors, writing
 
 
 def write_file(path, text="new"):
@@ -94,3 +95,10 @@ def test_room(tmp_path):
     assert (tmp_path / "file").stat().st_size == 10
     with pytest.raises(OSError), full_disk(9):
         check_room(pathlib.Path(tmp_path / "other"), 10)
+
+
+def test_a_file_of_tensors_has_the_mode_of_other_files(tmp_path):
+    """safetensors 0.8 gives it to its owner alone: a server that runs as another user could not read the weights."""
+    (tmp_path / "a.txt").touch()
+    save_tensors({"a": np.zeros(3)}, tmp_path / "a.safetensors", {"format": "pt"})
+    assert (tmp_path / "a.safetensors").stat().st_mode == (tmp_path / "a.txt").stat().st_mode

@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 import keras
-from safetensors.numpy import save_file
 
 from keras_txf import checks
 from keras_txf.checkpoints import lora_config
@@ -21,7 +20,7 @@ from keras_txf.checkpoints.lora_config import LoraConfig, config_of
 from keras_txf.checkpoints.saving import DTYPES
 from keras_txf.checkpoints.weight_map import SAME, TRANSPOSED, Expert, Link, as_tensor, links
 from keras_txf.checks import short_repr
-from keras_txf.disk import atomic_folder, copy_others, read_json, reading, writing
+from keras_txf.disk import atomic_folder, copy_others, read_json, reading, save_tensors, writing
 from keras_txf.layers.adapters import adapters_of
 from keras_txf.training.adapters import (
     adapted_layers,
@@ -160,7 +159,7 @@ def save_adapter(
     tensors, options, to_save, transposed = write_tensors(modules, name, shared, info.skipped, dtype)
     values = config_of(options, to_save, transposed, info.task, _name_of(info.folder) if base is None else base)
     with writing("folder", folder), atomic_folder(folder) as new:
-        save_file(tensors, new / WEIGHTS, {"format": "pt"})
+        save_tensors(tensors, new / WEIGHTS, {"format": "pt"})
         (new / lora_config.FILE).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
         copy_others(folder, new, (WEIGHTS, lora_config.FILE))
 

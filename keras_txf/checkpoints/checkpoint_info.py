@@ -8,13 +8,13 @@ import shutil
 import weakref
 
 import keras
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from keras_txf import checks
 from keras_txf.checkpoints.building import family_values, find_family, task_of
 from keras_txf.checkpoints.generation_config import load_generate_defaults
 from keras_txf.checks import short_repr
-from keras_txf.disk import COMPLETE, file_of, read_json, within
+from keras_txf.disk import COMPLETE, file_of, read_json, save_tensors, within
 from keras_txf.generation.option_tables import share_generate_defaults
 
 ORIGIN, KEPT, SKIPPED = "origin.json", "kept.safetensors", "skipped.safetensors"
@@ -161,7 +161,7 @@ def write_checkpoint_info(model: keras.Model, folder: pathlib.Path) -> None:
     (folder / ORIGIN).write_text(json.dumps(content), encoding="utf-8")
     for name, tensors in ((KEPT, info.kept), (SKIPPED, info.skipped)):
         if tensors:
-            save_file(tensors, folder / name)
+            save_tensors(tensors, folder / name)
     write_companion_files(folder, info)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
-from safetensors.numpy import save_file
 
 from keras_txf import checks
 from keras_txf.backend.keras_private import flatten_layers
@@ -28,7 +27,7 @@ from keras_txf.checkpoints.files import INDEX, ONE, SAVE_ID, shards_of
 from keras_txf.checkpoints.saved_config import dtype_of, new_config, update_generation_config, write_json
 from keras_txf.checkpoints.weight_map import links
 from keras_txf.checks import short_repr
-from keras_txf.disk import COMPLETE, atomic_folder, writing
+from keras_txf.disk import COMPLETE, atomic_folder, save_tensors, writing
 from keras_txf.layers.adapters import adapters_of
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -150,7 +149,7 @@ def write_tensors(folder, shards, info, dtype):
         arrays = {name: values_of(link, info.skipped.get(link.name), dtype) for name, link in shard.items()}
         if file == first:
             arrays.update({name: as_dtype(tensor, dtype) for name, tensor in kept.items()})
-        save_file(arrays, folder / file, metadata=metadata)
+        save_tensors(arrays, folder / file, metadata=metadata)
     if len(shards) > 1:
         size = sum(size_of(link, dtype) for shard in shards.values() for link in shard.values())
         index = {"metadata": {"total_size": size}, "weight_map": file_of_tensor}

@@ -4,14 +4,13 @@ import json
 import pathlib
 
 import keras
-from safetensors.numpy import save_file
 
 from keras_txf import checks, layers
 from keras_txf.checkpoints.building import family_values, find_family
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.files import ONE, open_tensors
 from keras_txf.checks import short_repr
-from keras_txf.disk import file_of, read_json, reading, within
+from keras_txf.disk import file_of, read_json, reading, save_tensors, within
 
 KNOWN = ("Transformer", "Pooling", "Dense", "Normalize")
 KINDS = {"mean": "mean", "cls": "first", "max": "max", "lasttoken": "last"}  # their mode -> kind of `Pooling`
@@ -210,7 +209,7 @@ def write_dense(folder, path, layer):
     (folder / path / "config.json").write_text(json.dumps(values, indent=2), encoding="utf-8")
     weights = [keras.ops.convert_to_numpy(keras.ops.cast(weight, "float32")) for weight in layer.weights]
     weights[0] = weights[0].T.copy()
-    save_file(dict(zip((KERNEL, BIAS), weights)), folder / path / ONE, metadata={"format": "pt"})
+    save_tensors(dict(zip((KERNEL, BIAS), weights)), folder / path / ONE, metadata={"format": "pt"})
 
 
 def activation_of(layer):

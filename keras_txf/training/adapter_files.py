@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.disk import atomic_file, parse_json, reading, writing
+from keras_txf.disk import atomic_file, parse_json, reading, save_tensors, writing
 from keras_txf.layers.adapters import KINDS, describe
 from keras_txf.training.adapters import (
     adapted_layers,
@@ -49,7 +49,6 @@ def save_adapter(model: keras.Model, file: str | os.PathLike, name: str = "defau
     txf.training.load_adapter(another, "sentiment.safetensors", name="sentiment")
     ```
     """
-    from safetensors.numpy import save_file
 
     check_known_name(model, name)
     is_file = not checks.path("file", file).is_dir()
@@ -74,7 +73,7 @@ def save_adapter(model: keras.Model, file: str | os.PathLike, name: str = "defau
     }
     tensors = {key: np.ascontiguousarray(ops.convert_to_numpy(ops.cast(v, "float32"))) for key, v in variables.items()}
     with writing("file", file), atomic_file(file) as temporary:
-        save_file(tensors, temporary, {"keras_txf": json.dumps(metadata)})
+        save_tensors(tensors, temporary, {"keras_txf": json.dumps(metadata)})
 
 
 def load_adapter(model: keras.Model, file: str | os.PathLike, name: str = "default") -> None:
