@@ -16,7 +16,7 @@ from keras_txf.models.option_tables import DecoderOptions, ImageOptions, Sequenc
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("examples/*/README.md")), *sorted(DOCS.rglob("*.md"))]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_the_code_runs(page, files, tmp_path):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_name_scripts_and_options_that_are_there(page):
     """Of each `python examples/x.py --option` in a block or in backticks."""
-    for script, options in re.findall(r"((?:examples|benchmarks)/\w+\.py)([^`\n]*)", page.read_text()):
+    for script, options in re.findall(r"((?:examples(?:/\w+)?|benchmarks)/\w+\.py)([^`\n]*)", page.read_text()):
         assert (ROOT / script).is_file(), script
         source = "".join(path.read_text() for path in (ROOT / script).parent.glob("*.py"))
         assert not [option for option in re.findall(r"--[\w-]+", options) if f'"{option}"' not in source], script

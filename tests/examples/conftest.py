@@ -5,7 +5,8 @@ import pytest
 
 import keras_txf as txf
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "examples"))  # which tests import as modules
+for folder in ("examples/serve", "examples"):  # which tests import as modules
+    sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / folder))
 
 
 @pytest.fixture
