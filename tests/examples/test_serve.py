@@ -48,8 +48,8 @@ def test_a_saved_model_is_served_without_the_package(tmp_path, monkeypatch):
     monkeypatch.setattr(export_classifier, "train", lambda options: kept.append(train(options)) or kept[0])
     printed = script_cases.output("export_classifier", "--out", tmp_path, "--count", 900, "--epochs", 1)
     assert "input  text: string (None,)" in printed and "output label: string (None,)" in printed
-    labels = kept[0].predict(TEXTS, verbose=0)
     probabilities = kept[0].predict(TEXTS, return_probabilities=True, verbose=0)
+    labels = [kept[0].labels[row.argmax()] for row in probabilities]
     with saved_model_server(tmp_path) as address, httpx.Client(base_url=address) as client:
         [status] = client.get("/v1/models/language").json()["model_version_status"]
         assert (status["version"], status["state"]) == ("1", "AVAILABLE")
