@@ -19,7 +19,7 @@ from keras_txf.checkpoints.files import INDEX, ONE, open_tensors
 from keras_txf.disk import file_of
 
 load, save = txf.checkpoints.load, txf.checkpoints.save
-WRITER = (saving, "save_file", 1)
+WRITER = (saving, "save_tensors", 1)
 SHARDS, WHOLE = 1000, 10**9  # sizes of a file
 SMALL = {**GPT2, "n_layer": 1}
 DEEPER = {**GPT2, "n_layer": 2}
