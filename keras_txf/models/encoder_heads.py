@@ -11,7 +11,7 @@ from keras_txf.layers.shown_options import shows_options, take
 from keras_txf.models import embeddings, stack
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.encoder import encode
-from keras_txf.models.head_layers import Logits, apply_head, class_logits, make_pooling, next_sentence_logits
+from keras_txf.models.head_layers import Logits, apply_head, class_logits, next_sentence_logits, pool
 from keras_txf.models.option_tables import (
     ClassHeadOptions,
     EncoderOptions,
@@ -64,9 +64,7 @@ def encoder_classifier(
     inputs, result, _, options = encode(
         "encoder_classifier", vocab_size, sizes, options, token_type_ids=token_type_ids, scores=return_attention_scores
     )
-    x = make_pooling("pooling", head["pooling"], options.dtype)(result.output)
-    if len(x.shape) != 2:
-        raise ValueError(f"`pooling` must return vectors (B, width); received a layer that returns {x.shape}.")
+    x = pool(result.output, head["pooling"], options.dtype)
     logits = class_logits(x, num_classes, dim, head, options.dtype)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     return stack.make_model(inputs, outputs, name, "encoder_classifier", CheckedModel)

@@ -69,6 +69,14 @@ def make_pooling(name, pooling, dtype):
     return Pooling(checks.one_of(name, pooling, POOLINGS, "a layer"), dtype=dtype, name=name)
 
 
+def pool(x, pooling, dtype):
+    """Applies the option `pooling` of a classifier: (B, T, D) -> (B, width)."""
+    pooled = make_pooling("pooling", pooling, dtype)(x)
+    if len(pooled.shape) != 2:
+        raise ValueError(f"`pooling` must return vectors (B, width); received a layer that returns {pooled.shape}.")
+    return pooled
+
+
 @dataclasses.dataclass
 class Logits:
     """The layers from hidden states to logits of tokens. The fields are options of the builders."""

@@ -1,17 +1,17 @@
 """The Vision Transformer: an encoder of images, and a classifier of images."""
 
-from typing import Unpack
+from typing import Any, Unpack
 
 import keras
 
 from keras_txf import checks
-from keras_txf.layers import EncoderBlock, PatchEmbedding, Pooling
-from keras_txf.layers.heads import POOLINGS
+from keras_txf.layers import EncoderBlock, PatchEmbedding
 from keras_txf.layers.option_tables import Each
 from keras_txf.layers.projections import Projection
 from keras_txf.layers.shown_options import shows_options
 from keras_txf.models import stack
 from keras_txf.models.embeddings import float_input
+from keras_txf.models.head_layers import pool
 from keras_txf.models.option_tables import ImageOptions
 
 # Embedding options: name in these builders -> name in PatchEmbedding.
@@ -117,7 +117,7 @@ def image_classifier(
     dim: int,
     num_heads: Each[int | None] = None,
     channels: int = 3,
-    pooling: str = "first",
+    pooling: Any = "first",
     pooling_norm: bool = False,
     distillation_head: bool = False,
     return_hidden_states: bool = False,
@@ -134,9 +134,10 @@ def image_classifier(
         image_size, patch_size, num_layers, dim, num_heads, channels: see `image_encoder`.
         return_hidden_states, return_attention_scores, name: see `image_encoder`.
         num_classes: number of logits.
-        pooling: how the tokens become one vector, a `kind` of `Pooling`. "first" is the class token, as in the
-            paper, "others" the mean of the patches, "first_and_others" both. With another kind the model has no
-            class token, unless `class_token=True`; it is then pooled with the patches.
+        pooling: how the tokens become one vector, a `kind` of `Pooling` or a layer, which the model copies.
+            "first" is the class token, as in the paper, "others" the mean of the patches, "first_and_others"
+            both. With another kind or a layer the model has no class token, unless `class_token=True`; it is
+            then pooled with the patches.
         pooling_norm: whether a norm follows the pooling (BEiT).
         distillation_head: whether the distillation token has its own projection to logits. The model's logits are
             then the mean of both projections (DeiT).
@@ -165,7 +166,6 @@ def image_classifier(
     (2, 5)
     """
     checks.size("num_classes", num_classes)
-    checks.one_of("pooling", pooling, POOLINGS)
     options["class_token"] = token_for_pooling("pooling", pooling, options)
     if checks.boolean("distillation_head", distillation_head) and not options["distillation_token"]:
         raise ValueError("distillation_head=True needs distillation_token=True, the input of the head.")
@@ -174,7 +174,7 @@ def image_classifier(
         "image_classifier", image_size, patch_size, channels, sizes, options, return_attention_scores
     )
     tokens = without_registers(result.output, options)
-    pooled = Pooling(pooling, dtype=options.dtype, name="pooling")(tokens)
+    pooled = pool(tokens, pooling, options.dtype)
     if checks.boolean("pooling_norm", pooling_norm):
         pooled = stack.norm_like(result.blocks[0], "pooling_norm", options.dtype)(pooled)
     logits = Projection(num_classes, dtype=options.dtype, name="logits")(pooled)

@@ -68,6 +68,17 @@ def test_pooling_decides_whether_there_is_a_class_token():
     assert build(pooling="mean", class_token=True).get_layer("embedding").class_token
 
 
+def test_a_layer_pools_patches():
+    layer = keras.layers.GlobalMaxPooling1D(name="mine")
+    model = drawing.randomize(BUILDERS["image_classifier"](pooling=layer, return_hidden_states=True))
+    outputs = {name: drawing.array(value) for name, value in model(IMAGES).items()}
+    last = max(name for name in outputs if name.startswith("hidden"))
+    kernel, bias = (drawing.array(weight) for weight in model.get_layer("logits").weights)
+    np.testing.assert_allclose(outputs["logits"], outputs[last].max(axis=1) @ kernel + bias, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="must return vectors"):
+        BUILDERS["image_classifier"](pooling=txf.layers.FeedForward(8))
+
+
 @pytest.mark.parametrize("pooling", ["others", "first_and_others"])
 def test_pooling_tells_the_class_token_from_the_patches(pooling):
     model = drawing.randomize(BUILDERS["image_classifier"](pooling=pooling, pooling_norm=True, norm_epsilon=0.1))
