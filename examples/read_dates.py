@@ -1,4 +1,4 @@
-"""Reads dates as people write them in 65 languages: an encoder-decoder, trained in two minutes on two cores.
+"""Reads dates as people write them in 72 languages: an encoder-decoder, trained in two minutes on two cores.
 
 python examples/read_dates.py                         # train, and see how well it reads
 python examples/read_dates.py "samedi 3 mars 2018"    # 2018-03-03
