@@ -41,7 +41,9 @@ def needs_training(options):
 
 
 def train(options):
-    print(f"Training a model for {options.out}.")
+    print(
+        f"Making stories, and training a model for {options.out}; the first step compiles for some seconds.", flush=True
+    )
     keras.utils.set_random_seed(options.seed)
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *stories.WORDS]
     tokenizer = make_tokenizer(vocabulary)

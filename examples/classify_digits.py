@@ -23,7 +23,7 @@ def main():
     options = parse_options()
     keras.utils.set_random_seed(options.seed)
     training, held_out = load(options.seed)
-    print(f"Training on {len(training[0])} images, shifts included; {len(held_out[0])} are held out.")
+    print(f"Training on {len(training[0])} images, shifts included; {len(held_out[0])} are held out.", flush=True)
     results = []
     transformer = build_transformer()
     for name, model in {"transformer": transformer, "convolutions": build_convolutions()}.items():

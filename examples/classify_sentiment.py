@@ -47,6 +47,7 @@ def main():
 
 def train(options):
     keras.utils.set_random_seed(options.seed)
+    print("Reading film reviews and training a classifier; the first step compiles for some seconds.", flush=True)
     paths = data.find(options.data, ADDRESS, FILES)
     sentences, labels = read(paths["train.tsv"])
     counts = collections.Counter(word for sentence in sentences for word in sentence)

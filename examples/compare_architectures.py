@@ -129,6 +129,7 @@ def main():
     options.out.mkdir(parents=True, exist_ok=True)
     keras.utils.set_random_seed(options.seed)
     tf.get_logger().setLevel("ERROR")  # that a new layer means a new trace is meant
+    print("Compiling each layer at each size, to read its costs off the program.", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         costs.note_memory(folder, "training_.*_end")
         results = run(options, folder)

@@ -115,7 +115,7 @@ def main():
         model.compile(keras.optimizers.Adam(1e-3), txf.training.TokenCrossEntropy())
         model.optimizer.build(model.trainable_variables)
         if options.process == 0:
-            print(f"{devices} devices, {model.count_params():,} weights")
+            print(f"{devices} devices, {model.count_params():,} weights; the first step compiles for some seconds")
         for device, held in bytes_by_device(model).items():
             print(f"{device} holds {held:,} bytes of weights and moments", flush=True)
         callbacks = [Speed(options.steps * options.batch * options.length)] if options.process == 0 else []

@@ -21,6 +21,7 @@ HUB = "openai-community/gpt2"
 
 def main():
     options = parse_options()
+    print(f"Loading {options.checkpoint}.", flush=True)
     folder = txf.checkpoints.find(options.checkpoint)
     tokenizer = txf.text.from_checkpoint(folder)
     model = txf.checkpoints.load(folder, "causal_lm")
@@ -51,6 +52,7 @@ def train(model, tokenizer, adapter, options):
     steps = options.epochs * -(-len(training[0]) // options.batch)
     rate = txf.training.warmup_cosine(options.rate, max(1, steps // 10), max(2, steps))
     model.compile(keras.optimizers.AdamW(rate, global_clipnorm=1.0), txf.training.TokenCrossEntropy(pad_id=None))
+    print("Evaluating, then training; each compiles for some seconds.", flush=True)
     print(f"Held-out cross-entropy {model.evaluate(*held_out, options.batch, verbose=0):.3f} before")
     logs = [data.log(options.out)]
     model.fit(*training, options.batch, options.epochs, validation_data=held_out, callbacks=logs)

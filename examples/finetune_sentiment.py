@@ -42,6 +42,7 @@ def main():
 
 def train(options):
     keras.utils.set_random_seed(options.seed)
+    print("Loading a checkpoint and training it on film reviews; the first step compiles for some seconds.", flush=True)
     paths = data.find(options.data, ADDRESS, FILES)
     folder = txf.checkpoints.find(options.checkpoint or HUB)
     tokenizer = txf.text.from_checkpoint(folder, length=LONGEST)

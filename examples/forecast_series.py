@@ -42,6 +42,7 @@ def main():
         forecasts[kind] = []
         for seed in range(1, options.seeds + 1):
             model = build(kind, x.shape[-1], options, seed)
+            print(f"Training {kind}, seed {seed}.", flush=True)
             train(model, x[training], y[training], options, seed)
             forecasts[kind].append(mean + scale * model.predict(x[held], batch_size=BATCH, verbose=0))
     unit = np.nanmean(np.abs(known[season:first] - known[: first - season]))

@@ -46,6 +46,7 @@ def train(options):
     size = types.SimpleNamespace(**SIZES[options.size or "cpu"])
     steps = options.steps or size.steps
     keras.utils.set_random_seed(options.seed)
+    print(f"Training for {steps:,} steps; the first step compiles for some seconds.", flush=True)
 
     text = data.find(options.data, ADDRESS, FILES)["input.txt"].read_text(encoding="utf-8")
     characters = "".join(sorted(set(text)))

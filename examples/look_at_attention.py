@@ -25,6 +25,7 @@ MAPS = 4  # heads in a picture
 
 def main():
     options = parse_options()
+    print(f"Loading {options.checkpoint}, and reading its attention.", flush=True)
     try:
         folder = txf.checkpoints.find(options.checkpoint)
     except (

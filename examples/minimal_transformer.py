@@ -101,13 +101,13 @@ def main():
     keras.utils.set_random_seed(1)
     questions, answers = sums()
     source, target = encode(questions, 5), encode(answers, 4, end=[END])
-    inputs = np.pad(
-        target[:, :-1], ((0, 0), (1, 0)), constant_values=START
-    )  # teacher forcing: START 1 2 5 -> 1 2 5 END
+    # Teacher forcing: the decoder reads START 1 2 5 and learns 1 2 5 END.
+    inputs = np.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=START)
     seen = slice(options.held_out, None)
     model = transformer(blocks=options.blocks)
     model.compile(keras.optimizers.Adam(1e-3), loss)
     data = {"source_ids": source[seen], "target_ids": inputs[seen]}
+    print("Training on sums; the first step compiles for some seconds.", flush=True)
     model.fit(data, target[seen], batch_size=64, epochs=options.epochs)
 
     asked, wanted = questions[: options.held_out], answers[: options.held_out]

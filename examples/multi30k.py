@@ -100,6 +100,7 @@ DEFAULTS = ", ".join(f"{name} {variant.updates}" for name, variant in VARIANTS.i
 
 def main():
     options = parse_options()
+    print("Reading Multi30k and learning its vocabulary.", flush=True)
     paths = data.find(options.data, SUBWORDS, FILES) | data.find(options.data, REFERENCES, REFERENCE_FILES)
     texts = {name: [line.split() for line in path.open(encoding="utf-8")] for name, path in paths.items()}
     for one, other in (("train.en", "train.de"), ("valid.en", "valid.de"), ("test.2016.en", REFERENCE)):

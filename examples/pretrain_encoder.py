@@ -30,6 +30,10 @@ def main():
         tokenizer = txf.text.WordPieceTokenizer(vocabulary.split("\n"), special_tokens_in_text="keep", **WORDS)
         print(*guesses(options.text, model, tokenizer), sep="\n")
         return
+    print(
+        "Learning a vocabulary, then training a masked language model; the first step compiles for some seconds.",
+        flush=True,
+    )
     paths = data.find(options.data, ADDRESS, FILES)
     texts = {
         name[:-3]: [line.rstrip("\n") for line in gzip.open(path, "rt", encoding="utf-8")]

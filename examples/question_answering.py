@@ -45,6 +45,7 @@ def main():
 
 def train(options, folder):
     keras.utils.set_random_seed(options.seed)
+    print("Reading questions and training; the first step compiles for some seconds.", flush=True)
     training, held = split(options)
     answerer = build(options, training)
     answerer.fit(

@@ -41,7 +41,9 @@ def needs_training(options):
 
 
 def train(options):
-    print(f"Training a model for {options.out}.")
+    print(
+        f"Writing dates, and training a model for {options.out}; the first step compiles for some seconds.", flush=True
+    )
     keras.utils.set_random_seed(options.seed)
     training, held_out = dates.make_pairs(options.pairs, LONGEST, options.seed)
     characters = "".join(sorted({character for _, text, _ in training for character in text}))

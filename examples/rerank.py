@@ -37,6 +37,7 @@ def main():
         show(load(folder), options.query or lines[0], lines, options.count)
         return
     keras.utils.set_random_seed(options.seed)
+    print(f"Loading {options.checkpoint} and training it; the first step compiles for some seconds.", flush=True)
     files = data.find(options.data, None, dict.fromkeys(("sts-train.csv", "sts-dev.csv")))
     training, held = (columns(path, QUICK if options.quick else None) for path in files.values())
     ranker = txf.tasks.PairClassifier.from_checkpoint(options.checkpoint, max_length=LONGEST)

@@ -29,6 +29,7 @@ def main():
     options = parse_options()
     lines = [] if options.file is None else read_lines(options.file)
     keras.utils.set_random_seed(options.seed)
+    print(f"Loading {options.checkpoint}.", flush=True)
     folder = txf.checkpoints.find(options.checkpoint)
     tokenizer = txf.text.from_checkpoint(folder, length=LONGEST)
     encoder = txf.checkpoints.load(folder, "encoder")

@@ -45,6 +45,7 @@ def main():
 
 def train(options, folder):
     keras.utils.set_random_seed(options.seed)
+    print("Reading words and tags, and training; the first step compiles for some seconds.", flush=True)
     paths = data.find(options.data, ADDRESS, FILES)
     tagger = build(options, paths["train.tsv"])
     best = Best()

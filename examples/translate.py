@@ -52,6 +52,7 @@ def main():
 
 def train(options):
     keras.utils.set_random_seed(options.seed)
+    print("Reading Multi30k and training a translator; the first step compiles for some seconds.", flush=True)
     paths = data.find(options.data, ADDRESS, FILES)
     texts = {name: [spaced(line) for line in gzip.open(path, "rt", encoding="utf-8")] for name, path in paths.items()}
     english, german = (tokenizer(frequent(texts[f"train.{language}.gz"])) for language in ("en", "de"))

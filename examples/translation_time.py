@@ -140,6 +140,7 @@ def main():
     options.out.mkdir(parents=True, exist_ok=True)
     keras.utils.set_random_seed(1)
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # that a new length means a new trace is meant
+    print("Building two models; each length compiles before its timing.", flush=True)
     results = measure(*SIZES["quick" if options.quick else "full"], options.repeats)
     data.write(options.out / "results.json", json.dumps(results, indent=1))
     draw(results, options.out / "translation_time.png")
