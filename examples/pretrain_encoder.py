@@ -31,7 +31,7 @@ def main():
         print(*guesses(options.text, model, tokenizer), sep="\n")
         return
     print(
-        "Learning a vocabulary, then training a masked language model; the first step compiles for some seconds.",
+        "Training a vocabulary, then a masked language model, whose first step compiles a while.",
         flush=True,
     )
     paths = data.find(options.data, ADDRESS, FILES)

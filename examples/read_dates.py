@@ -42,7 +42,7 @@ def needs_training(options):
 
 def train(options):
     print(
-        f"Writing dates, and training a model for {options.out}; the first step compiles for some seconds.", flush=True
+        f"Writing dates, training a model for {options.out}; the first step compiles a while.", flush=True
     )
     keras.utils.set_random_seed(options.seed)
     training, held_out = dates.make_pairs(options.pairs, LONGEST, options.seed)

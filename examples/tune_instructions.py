@@ -34,7 +34,7 @@ def main():
     held = conversations[::10]
     training = [conversation for place, conversation in enumerate(conversations) if place % 10]
     print(
-        f"Making a generator, and training it on {len(training):,} conversations; the first step compiles for some seconds.",
+        f"Training on {len(training):,} conversations; the first step compiles a while.",
         flush=True,
     )
     task = start(training, options)
