@@ -41,9 +41,7 @@ def needs_training(options):
 
 
 def train(options):
-    print(
-        f"Making stories, training a model for {options.out}; the first step compiles a while.", flush=True
-    )
+    print(f"Making stories, training a model for {options.out}; the first step compiles a while.", flush=True)
     keras.utils.set_random_seed(options.seed)
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *stories.WORDS]
     tokenizer = make_tokenizer(vocabulary)

@@ -30,10 +30,7 @@ def main():
         tokenizer = txf.text.WordPieceTokenizer(vocabulary.split("\n"), special_tokens_in_text="keep", **WORDS)
         print(*guesses(options.text, model, tokenizer), sep="\n")
         return
-    print(
-        "Training a vocabulary, then a masked language model, whose first step compiles a while.",
-        flush=True,
-    )
+    print("Training a vocabulary, then a masked language model, whose first step compiles a while.", flush=True)
     paths = data.find(options.data, ADDRESS, FILES)
     texts = {
         name[:-3]: [line.rstrip("\n") for line in gzip.open(path, "rt", encoding="utf-8")]

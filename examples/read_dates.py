@@ -41,9 +41,7 @@ def needs_training(options):
 
 
 def train(options):
-    print(
-        f"Writing dates, training a model for {options.out}; the first step compiles a while.", flush=True
-    )
+    print(f"Writing dates, training a model for {options.out}; the first step compiles a while.", flush=True)
     keras.utils.set_random_seed(options.seed)
     training, held_out = dates.make_pairs(options.pairs, LONGEST, options.seed)
     characters = "".join(sorted({character for _, text, _ in training for character in text}))

@@ -33,10 +33,7 @@ def main():
     conversations = read(options.file) if options.file else make(options.count, options.seed)
     held = conversations[::10]
     training = [conversation for place, conversation in enumerate(conversations) if place % 10]
-    print(
-        f"Training on {len(training):,} conversations; the first step compiles a while.",
-        flush=True,
-    )
+    print(f"Training on {len(training):,} conversations; the first step compiles a while.", flush=True)
     task = start(training, options)
     before = task.evaluate(held, batch_size=options.batch)
     rate = {} if options.rate is None else {"learning_rate": options.rate}
