@@ -16,6 +16,7 @@ CONTEXT = RANDOM.normal(size=(3, 2, D)).astype("float32")
 KINDS = {
     "positions": lambda x: X.EncoderBlock(2, causal=True)(X.FeatureEmbedding(D)(x)),
     "learned": lambda x: X.DecoderBlock(2)(X.FeatureEmbedding(D, "learned", max_length=10)(x)),
+    "no positions": lambda x: X.DecoderBlock(2, position="alibi")(X.FeatureEmbedding(D, None)(x)),
     "window": lambda x: X.DecoderBlock(2, position="rotary", window=3)(L.Dense(D)(x)),
     "convolution": lambda x: L.Conv1D(D, 3, padding="causal", dilation_rate=2)(L.Conv1D(D, 2, padding="causal")(x)),
     "lstm": lambda x: L.Concatenate()([x, L.LSTM(D, return_sequences=True)(L.Masking()(x))]),

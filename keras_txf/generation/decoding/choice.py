@@ -12,6 +12,7 @@ from keras_txf.generation.decoding.keras_layers import keras_reader
 from keras_txf.generation.decoding.parts import CutPart, Part, PositionsPart, PrefixPart, PromptPart, arguments_of
 from keras_txf.layers.base import call_parameters
 from keras_txf.layers.embeddings import PositionalEmbedding
+from keras_txf.layers.features import FeatureEmbedding
 from keras_txf.layers.sequence_ends import SoftPrompt, StartPositions
 
 REFUSED = ("segment_ids", "context_attention_mask", "context_segment_ids")
@@ -68,6 +69,8 @@ def _counts(operation, call):
     if isinstance(operation, PositionalEmbedding):
         counts = operation.position_encoding is not None or operation.max_length is not None
         return counts and not call.kwargs.get("reverse")
+    if isinstance(operation, FeatureEmbedding) and operation.position_encoding is None:
+        return False
     return "positions" in call_parameters(type(operation))
 
 
