@@ -21,7 +21,7 @@ HUB = "openai-community/gpt2"
 
 def main():
     options = parse_options()
-    print(f"Loading {options.checkpoint}.", flush=True)
+    print(f"Loading {options.checkpoint}.", file=sys.stderr, flush=True)
     folder = txf.checkpoints.find(options.checkpoint)
     tokenizer = txf.text.from_checkpoint(folder)
     model = txf.checkpoints.load(folder, "causal_lm")

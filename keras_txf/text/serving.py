@@ -26,9 +26,13 @@ def classifier(model, tokenizer, labels=None, multi_label=False):
         must = "return one vector for each text, (B, C) or (B, D), as `txf.layers.Pooling` does"
         raise bad_argument("model", must, model.output)
     _check_labels(labels, output)
+    # The model hides padding, so that the columns after the longest text of a request change nothing but the time.
+    cuts_columns = pad_id is not None and model.inputs[0].shape[1] is None
+    most = tokenizer._max_length
 
     def answer(text):
-        vectors = tf.cast(logits_of(model(_padded(tokenizer(text), pad_id), training=False)), tf.float32)
+        ids = _padded(row(tokenizer, text, most) if cuts_columns else tokenizer(text), pad_id)
+        vectors = tf.cast(logits_of(model(ids, training=False)), tf.float32)
         if labels is None:
             return {"logits" if named else "embeddings": vectors}
         if multi_label:
