@@ -185,7 +185,8 @@ def other_outputs(described, model, length, token_types):
         asked, received = (outputs_of(one, values, inputs) for one in (described, model))
         del values  # before the next ones are made
         if [one.shape for one in asked] != [one.shape for one in received]:
-            return [f"asks for {len(asked)} outputs; received a model with {len(received)}, or of other shapes"]
+            shapes = [short_repr([one.shape for one in outputs]) for outputs in (asked, received)]
+            return [f"asks for outputs of the shapes {shapes[0]}; received a model with {shapes[1]}"]
         for one, other in zip(asked, received):
             if not np.allclose(one, other, rtol=0, atol=1e-5 * np.abs(one).max()):
                 return ["calls its layers in another way: the outputs of both differ with the same weights"]

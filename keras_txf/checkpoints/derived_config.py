@@ -6,6 +6,7 @@ its result is verified: the model that `load` would build must have the same opt
 """
 
 import contextlib
+import re
 import warnings
 
 import keras
@@ -19,6 +20,7 @@ from keras_txf.checkpoints.config_schema import NULL, VALUE_CHECKS
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
 from keras_txf.checks import short_repr
+from keras_txf.layers import DecoderBlock, EncoderBlock
 
 LONGEST = 64  # the widest window that the comparison of outputs exceeds
 
@@ -37,6 +39,7 @@ def derive_config(model: keras.Model, kind: str) -> dict:
     checks.one_of("family", kind, sorted(FAMILIES))
     if not is_functional(model) or isinstance(model, keras.Sequential):
         raise ValueError(f"`model` must be a functional model with `family`; received {type(model).__name__}.")
+    _check_names(model)
     family, wanted, found, values = FAMILIES[kind], options_in(model), [], {"model_type": kind}
     stuck = set()
     if "causal_lm" in family.tasks:  # no token of a builder's model ends texts
@@ -53,6 +56,17 @@ def derive_config(model: keras.Model, kind: str) -> dict:
         values = {key: value for key, value in values.items() if key not in own}  # the other values are a good start
     _, architecture, message = min(found)
     raise ValueError(f"`family` must be able to express the model; {short_repr(kind)} ({architecture}) {message}.")
+
+
+def _check_names(model):
+    """Raises ValueError if blocks do not have the names by which the tables of all families find their weights."""
+    blocks = [layer.name for layer in model.layers if isinstance(layer, (EncoderBlock, DecoderBlock))]
+    other = [name for name in blocks if not re.search(r"(encoder|decoder)_\d+$", name)]
+    if other:
+        raise ValueError(
+            "`model` must have the layer names of a builder, `embedding`, `encoder_0` or `decoder_0` ..., `encoder_norm` "
+            f"or `decoder_norm`, to be written by `family`; received {short_repr(other)}."
+        )
 
 
 def search(family, task, values, wanted, stuck):

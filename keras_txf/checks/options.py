@@ -15,7 +15,7 @@ OTHER_NAMES = {
     "rms_norm_eps": "norm_epsilon", "eos_token_id": "stop_ids", "decoder_start_token_id": "start_id",
     "forced_bos_token_id": "start_id", "language": "start_id", "forced_decoder_ids": "start_id",
     "repetition_penalty": "processors", "no_repeat_ngram_size": "processors", "bad_words_ids": "processors",
-    "suppress_tokens": "processors", "min_length": "processors", "do_sample": "sampler",
+    "min_new_tokens": "processors", "suppress_tokens": "processors", "min_length": "processors", "do_sample": "sampler",
     "num_kv_heads": "num_key_value_heads", "ff_dim": "intermediate_dim", "hidden_dim": "intermediate_dim",
     "mlp_dim": "intermediate_dim", "embed_dim": "dim",
 }  # fmt: skip

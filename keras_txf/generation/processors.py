@@ -28,7 +28,7 @@ class NoRepeatNgrams:
     """Forbids the token that would complete an n-gram for the second time, in the prompt and the answer together.
 
     For summaries and translations by beam search, which easily end in loops. A small size forbids much: with 2, a name
-    of two tokens appears only once.
+    of two tokens appears only once, and tokens are often pieces of words.
 
     Args:
         size: the length n of the n-grams; 1 forbids every earlier token.

@@ -8,12 +8,14 @@ import numpy as np
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.backend.functional_graph import is_functional, nodes
 from keras_txf.checks import short_repr
 from keras_txf.generation.prompts import prompt_lists, start_list
 from keras_txf.generation.results import check_state
 from keras_txf.layers.serialization import register
 from keras_txf.layers.token_input import (
     followed_input,
+    id_inputs,
     inputs_by_name,
     known_target,
     series_inputs,
@@ -80,6 +82,7 @@ def generative(model: keras.Model, name: str | None = None, tokens: str | None =
     checks.optional(checks.string, "name", name)
     call_sequential(model, keras.Input((None,), dtype="int32", name="token_ids"))
     check_decodable(model)
+    _refuse_probabilities(model)
     names = inputs_by_name(model)
     if tokens is not None:
         checks.one_of("tokens", tokens, sorted(names))
@@ -89,14 +92,31 @@ def generative(model: keras.Model, name: str | None = None, tokens: str | None =
                 "`txf.models.forecaster` feeds back."
             )
     is_seq2seq = tokens in (None, "target_ids") and set(names) == {"source_ids", "target_ids"}
-    if tokens is None and known_target(model) is None:
-        tokens = followed_input(model)
-        is_seq2seq = len(names) == 2 and tokens is not None
+    if not is_seq2seq and (tokens is not None or known_target(model) is None):
+        followed = followed_input(model)
+        is_seq2seq = len(id_inputs(model)) == len(names) == 2 and followed is not None and tokens in (None, followed)
+        tokens = tokens or followed
     with keras.RematScope(mode=None):
         generator = (Seq2Seq if is_seq2seq else Generator)(model.input, model.output, name=name or model.name)
     generator.tokens = tokens
     decoding_models(generator)  # raises ValueError if decoding cannot be derived
     return generator
+
+
+def _refuse_probabilities(model):
+    """Raises ValueError if the output of a model is a softmax: samplers and beams would take it for logits."""
+    output = model.output.get("logits") if isinstance(model.output, dict) else model.output
+    for node in nodes(model):
+        last = node.operation
+        if not any(tensor is output for tensor in node.output_tensors):
+            continue
+        if is_functional(last):
+            _refuse_probabilities(last)
+        elif type(last).__name__ == "Softmax" or getattr(last, "activation", None) is keras.activations.softmax:
+            raise ValueError(
+                f"`model` must return logits; its last layer {short_repr(last.name)} is a softmax. Leave it out "
+                "and train with from_logits=True, or make a model that ends before the softmax."
+            )
 
 
 @register

@@ -20,8 +20,8 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
     The first step is step 1. The peak, at `warmup_steps`, is scale / sqrt(dim · warmup_steps). After four times as many
     steps the rate is still half of the peak. A cooldown at the end of a training multiplies the rate of the last steps
-    by a factor that falls linearly from 1 to 0. With `gradient_accumulation_steps=k` of an optimizer Keras counts batches,
-    not updates: multiply all steps by k.
+    by a factor that falls linearly from 1 to 0. With `gradient_accumulation_steps=k` of an optimizer Keras counts
+    batches, not updates: multiply all steps by k.
 
     Args:
         dim: model width.

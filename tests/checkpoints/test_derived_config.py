@@ -131,6 +131,13 @@ def test_a_model_wired_by_hand_is_saved_or_raises_value_error(how, words, tmp_pa
         refused(lambda: save(wired, tmp_path / "new", family="gpt2"), ["`family` must be able to express", words])
 
 
+def test_blocks_must_have_the_names_of_a_builder(tmp_path):
+    ids = keras.Input((None,), dtype="int32", name="token_ids")
+    x = txf.layers.DecoderBlock(2, name="block_0")(txf.layers.PositionalEmbedding(11, 8, name="embedding")(ids))
+    model = keras.Model(ids, keras.layers.Dense(11, name="logits")(x))
+    refused(lambda: save(model, tmp_path / "new", family="gpt2"), ["`decoder_0`", "received ['block_0']"])
+
+
 def test_arguments_of_another_kind(tmp_path):
     ids = keras.Input((None,), dtype="int32")
     model = keras.Model(ids, keras.layers.Add()([build("encoder", name=name)(ids) for name in ("one", "two")]))
