@@ -64,8 +64,8 @@ def _check_names(model):
     other = [name for name in blocks if not re.search(r"(encoder|decoder)_\d+$", name)]
     if other:
         raise ValueError(
-            "`model` must have the layer names of a builder, `embedding`, `encoder_0` or `decoder_0` ..., `encoder_norm` "
-            f"or `decoder_norm`, to be written by `family`; received {short_repr(other)}."
+            "`model` must have the layer names of a builder, `embedding`, `encoder_0` or `decoder_0` ..., "
+            f"`encoder_norm` or `decoder_norm`, to be written by `family`; received {short_repr(other)}."
         )
 
 
