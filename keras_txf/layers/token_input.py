@@ -75,9 +75,9 @@ def followed_input(model):
         output = model.compute_output_spec(keras.tree.map_structure(with_length, model.input))
     except Exception:  # of a kind that depends on the backend: lengths that must be equal
         return None
-    logits = output["logits"] if isinstance(output, dict) else output
-    followed = [name for name, x in inputs_by_name(model).items() if lengths.get(id(x)) == logits.shape[1]]
-    return followed[0] if followed else None
+    logits = output.get("logits") if isinstance(output, dict) else output
+    length = getattr(logits, "shape", (None, None))[1]
+    return next((name for name, x in inputs_by_name(model).items() if length and lengths.get(id(x)) == length), None)
 
 
 def source_name(model):

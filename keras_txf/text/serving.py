@@ -26,8 +26,8 @@ def classifier(model, tokenizer, labels=None, multi_label=False):
         must = "return one vector for each text, (B, C) or (B, D), as `txf.layers.Pooling` does"
         raise bad_argument("model", must, model.output)
     _check_labels(labels, output)
-    # The model hides padding, so that the columns after the longest text of a request change nothing but the time.
-    cuts_columns = pad_id is not None and model.inputs[0].shape[1] is None
+    # The model of a builder hides padding: the columns after the longest text of a request change nothing but the time.
+    cuts_columns = pad_id is not None and model.inputs[0].shape[1] is None and hasattr(model, "check_inputs")
     most = tokenizer._max_length
 
     def answer(text):

@@ -41,6 +41,22 @@ def test_a_pair_has_a_score():
         drawing.assert_same(found["score"].numpy()[index], 1 / (1 + np.exp(-logits[0, 0])))
 
 
+def test_texts_are_padded_to_the_longest_of_a_request_where_the_model_hides_padding():
+    """100,000 columns would take the memory of the machine. A model by hand may see padding, and gets all of it."""
+    texts, tokenizer = tf.constant(["foxes", "a"]), learnt("unigram", length=100_000)
+    model = drawing.randomize(txf.models.encoder_classifier(tokenizer.vocab_size, 3, 1, 16, 2), seed=1)
+    found = serving.classifier(model, tokenizer)(texts)["logits"]
+    drawing.assert_same(found.numpy()[1:], drawing.array(model(learnt("unigram")(["a"]).to_tensor())))
+
+    tokenizer = learnt("unigram", length=7)
+    ids = keras.Input((None,), dtype="int32")
+    x = keras.ops.mean(txf.layers.PositionalEmbedding(tokenizer.vocab_size, 8)(ids), axis=1)
+    model = keras.Model(ids, keras.layers.Dense(3, name="logits")(x))
+    drawing.assert_same(
+        serving.classifier(model, tokenizer)(texts)["logits"].numpy(), drawing.array(model(tokenizer(texts)))
+    )
+
+
 def test_seeds():
     fixed, other = serving._seed(3), serving._seed(None)
     assert fixed().numpy().tolist() == fixed().numpy().tolist() and fixed().shape == other().shape == (2,)
