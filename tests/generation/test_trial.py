@@ -165,6 +165,22 @@ def test_an_attention_of_the_users_may_hide_padding():
     np.testing.assert_array_equal(found[:2, 3:], naive(model, PROMPTS, {}))
 
 
+class Wrapped(keras.layers.Layer):
+    def build(self, shape):
+        self.attention = keras.layers.MultiHeadAttention(2, 4)
+        self.attention.build(shape, shape)
+
+    def call(self, x):
+        return x + self.attention(x, x, use_causal_mask=True)
+
+
+def test_keras_attention_within_a_layer_is_sent_into_the_graph():
+    ids = ids_input()
+    x = Wrapped(name="mine")(keras.layers.Embedding(VOCABULARY, 8)(ids))
+    with pytest.raises(ValueError, match="'mine' .*MultiHeadAttention.* decodes in the graph of the model, not within"):
+        txf.models.generative(keras.Model(ids, keras.layers.Dense(VOCABULARY)(x)))
+
+
 def test_a_block_whose_attention_takes_no_cache_is_named():
     model = txf.models.decoder_generator(VOCABULARY, 1, 8, attention=TwoTokens())
     with pytest.raises(ValueError, match="'decoder_0' .*: `cache` must be an argument of the `call` of .*'attention'"):

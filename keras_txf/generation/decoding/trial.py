@@ -22,6 +22,9 @@ KNOWN = (
     keras.layers.Subtract,
 )  # fmt: skip
 NORMS = (keras.layers.LayerNormalization, keras.layers.RMSNormalization)  # along the last axis
+DECODE_IN_GRAPH = (
+    keras.layers.Conv1D, keras.layers.GroupQueryAttention, keras.layers.MultiHeadAttention, keras.layers.RNN
+)  # fmt: skip
 MIXES = "mixes the positions of a sequence, and is not an attention that decodes"
 _PASSED = weakref.WeakKeyDictionary()  # operation -> the calls that passed: type of part, and which inputs are new
 
@@ -50,17 +53,27 @@ def check_part(part, new, padding, vocab_size):
     if problem:
         raise ValueError(
             f"`model` must be made of attention that decodes and of layers that treat each position alone; its layer "
-            f"{short_repr(operation.name)} ({_kind(operation)}) {problem}; see `txf.layers.Cache`."
+            f"{short_repr(operation.name)} ({_kind(operation)}) {problem}; {_hint(operation)}see `txf.layers.Cache`."
         )
     passed.add(arguments)
 
 
 def _kind(operation):
     """The class of an operation, and the first layer inside it that is not known."""
-    kind, inside = type(operation).__name__, []
-    if isinstance(operation, keras.layers.Layer):
-        inside = [layer for layer in flatten_layers(operation, include_self=False) if not _is_trusted(layer)]
+    kind, inside = type(operation).__name__, _unknown_inside(operation)
     return kind if not inside else f"{kind} with {short_repr(inside[0].name)}, {type(inside[0]).__name__}"
+
+
+def _hint(operation):
+    """Where a layer of Keras that decodes must stand, if it stands within another layer."""
+    is_inside = any(isinstance(layer, DECODE_IN_GRAPH) for layer in _unknown_inside(operation))
+    return "a layer of Keras decodes in the graph of the model, not within another layer; " if is_inside else ""
+
+
+def _unknown_inside(operation):
+    if not isinstance(operation, keras.layers.Layer):
+        return []
+    return [layer for layer in flatten_layers(operation, include_self=False) if not _is_trusted(layer)]
 
 
 def _is_known(operation):
