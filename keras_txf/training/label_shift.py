@@ -71,7 +71,10 @@ def _as_array(name, ids):
         ids = ids if hasattr(ids, "shape") else np.asarray(ids)
         dtype = keras.backend.standardize_dtype(ids.dtype)
     except (TypeError, ValueError):  # rows of unequal lengths, or values that are not numbers
-        raise ValueError(f"`{name}` must be an array or a tensor of ids; received {short_repr(ids)}.") from None
+        raise ValueError(
+            f"`{name}` must be an array or a tensor of ids, as of a tokenizer with length='longest'; received "
+            f"{short_repr(ids)}."
+        ) from None
     if ids.shape == ():
         raise ValueError(f"`{name}` must hold rows of ids; received {short_repr(ids)}.")
     if "int" not in dtype:

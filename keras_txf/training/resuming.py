@@ -151,8 +151,8 @@ class Resume(CompleteEpochs):
             raise ValueError(
                 f"{short_repr(str(self.file))} must hold the state of this training, {len(expected)} variables and "
                 f"{len(self.callbacks)} callbacks; received {len(kinds)} variables and {len(plain)} callbacks, of "
-                f"another model, optimizer, backend or list of callbacks.{''.join(differing[:1])} Delete the file to "
-                "start again."
+                f"another model, adapter, optimizer, backend or list of callbacks.{''.join(differing[:1])} Delete the "
+                "file to start again."
             )
         for i, (callback, state) in enumerate(zip(self.callbacks, plain)):
             prefix = f"callback_{i}."

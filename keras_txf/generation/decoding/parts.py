@@ -24,7 +24,8 @@ def logits_of(outputs):
     if not isinstance(logits, Symbol) or len(logits.shape) != 3:
         raise ValueError(
             "`model` must return logits (batch, length, vocabulary), alone or in a dict as 'logits'; received the "
-            f"outputs {short_repr(keras.tree.map_structure(lambda x: x.shape, outputs))}."
+            f"outputs {short_repr(keras.tree.map_structure(lambda x: x.shape, outputs))}. `forecaster` continues "
+            "several outputs, with a `feedback` that draws each."
         )
     return logits
 
