@@ -191,7 +191,7 @@ def token_for_pooling(argument, pooling, options):
     Raises:
         ValueError: class_token=False for a pooling that needs the class token.
     """
-    needed = pooling in OF_CLASS_TOKEN
+    needed = isinstance(pooling, str) and pooling in OF_CLASS_TOKEN
     class_token = _class_token(options, needed or options["distillation_token"])
     if needed and class_token is False:
         raise ValueError(
