@@ -132,6 +132,7 @@ def train(lines, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(9)  # four trainings: four minutes
 def test_diverse_begins_with_trainings_that_are_complete(train, tmp_path, monkeypatch):
     published, reverse = ("--published", tmp_path / "published"), ("--reverse", tmp_path / "reverse")
     missing = train("reverse", "--variant", "reverse", *published)
