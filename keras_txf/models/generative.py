@@ -8,7 +8,6 @@ import numpy as np
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.backend.functional_graph import is_functional, nodes
 from keras_txf.checks import short_repr
 from keras_txf.generation.prompts import prompt_lists, start_list
 from keras_txf.generation.results import check_state
@@ -23,7 +22,13 @@ from keras_txf.layers.token_input import (
     token_input,
 )
 from keras_txf.models.checked_model import CheckedModel
-from keras_txf.models.decoding_models import call_sequential, check_decodable, decoding_models, refuse_packed
+from keras_txf.models.decoding_models import (
+    call_sequential,
+    check_decodable,
+    decoding_models,
+    refuse_packed,
+    refuse_probabilities,
+)
 from keras_txf.models.generate_calls import (
     GenerateCall,
     check_rows,
@@ -82,7 +87,7 @@ def generative(model: keras.Model, name: str | None = None, tokens: str | None =
     checks.optional(checks.string, "name", name)
     call_sequential(model, keras.Input((None,), dtype="int32", name="token_ids"))
     check_decodable(model)
-    _refuse_probabilities(model)
+    refuse_probabilities(model)
     names = inputs_by_name(model)
     if tokens is not None:
         checks.one_of("tokens", tokens, sorted(names))
@@ -101,22 +106,6 @@ def generative(model: keras.Model, name: str | None = None, tokens: str | None =
     generator.tokens = tokens
     decoding_models(generator)  # raises ValueError if decoding cannot be derived
     return generator
-
-
-def _refuse_probabilities(model):
-    """Raises ValueError if the output of a model is a softmax: samplers and beams would take it for logits."""
-    output = model.output.get("logits") if isinstance(model.output, dict) else model.output
-    for node in nodes(model):
-        last = node.operation
-        if not any(tensor is output for tensor in node.output_tensors):
-            continue
-        if is_functional(last):
-            _refuse_probabilities(last)
-        elif type(last).__name__ == "Softmax" or getattr(last, "activation", None) is keras.activations.softmax:
-            raise ValueError(
-                f"`model` must return logits; its last layer {short_repr(last.name)} is a softmax. Leave it out "
-                "and train with from_logits=True, or make a model that ends before the softmax."
-            )
 
 
 @register

@@ -64,7 +64,7 @@ class EmbeddingOptions(PositionedEmbeddingOptions, total=False):
 
 
 class PaperBlockOptions(BlockOptions, total=False):
-    """Options of the blocks of a builder whose norms stand where the paper has them."""
+    """Options of blocks whose norms have the paper's place by default."""
 
     norm_placement: Annotated[
         Each[str | None],

@@ -69,8 +69,8 @@ def _counts(operation, call):
     if isinstance(operation, PositionalEmbedding):
         counts = operation.position_encoding is not None or operation.max_length is not None
         return counts and not call.kwargs.get("reverse")
-    if isinstance(operation, FeatureEmbedding) and operation.position_encoding is None:
-        return False
+    if isinstance(operation, FeatureEmbedding):
+        return operation.position_encoding is not None
     return "positions" in call_parameters(type(operation))
 
 
