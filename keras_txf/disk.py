@@ -161,7 +161,7 @@ def _is_shallow(value, levels):
 
 
 def save_tensors(tensors, path, metadata=None):
-    """Writes a dict of arrays in safetensors, with the mode of a new file: `save_file` gives it to its owner alone."""
+    """Writes a safetensors file with the mode of any new file. `save_file` would let only the owner read the file."""
     path = pathlib.Path(path)
     path.touch()
     mode = path.stat().st_mode

@@ -34,7 +34,7 @@ class Question(pydantic.BaseModel):
 
 
 def make_app(task, max_batch=16, wait=0.005, longest=64):
-    """The app for a `TextGenerator`. For `max_batch` and `wait` see `Batches`; `longest` is of a prompt, in tokens."""
+    """The app for a `TextGenerator`: `max_batch` and `wait` as in `Batches`, prompts of at most `longest` tokens."""
     sizes = [*(size for size in (1, 4) if size < max_batch), max_batch]
 
     def counts_of(prompts):

@@ -10,7 +10,7 @@ import time
 
 @dataclasses.dataclass
 class Job:
-    """A request: `pieces` gets what is to be sent, an exception for an error, and None in the end."""
+    """A request. `pieces` receives the texts to send, an exception for an error, and None at the end."""
 
     prompt: str
     key: tuple

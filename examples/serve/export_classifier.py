@@ -2,7 +2,7 @@
 
     python examples/serve/export_classifier.py        # writes runs/serve/models/language/1
 
-The classifier names the language of a date: 73 languages of Unicode's CLDR, through the package babel. Tokenizer,
+The classifier names the language of a date: 72 languages of Unicode's CLDR, Chinese in two scripts. Tokenizer,
 model and labels are in the SavedModel; the process that serves it does not need this package.
 """
 
@@ -43,7 +43,7 @@ def main():
 def train(options):
     """The classifier, and the accuracy of dates that it never saw."""
     keras.utils.set_random_seed(options.seed)
-    print(f"Writing {options.count:,} dates in {len(dates.LANGUAGES)} languages ...", flush=True)
+    print(f"Writing {options.count:,} dates with {len(dates.LANGUAGES)} labels ...", flush=True)
     training, held_out = (
         [(text, language) for language, text, _ in pairs if WORD.search(text)]
         for pairs in dates.make_pairs(options.count, 60, options.seed)

@@ -2,7 +2,7 @@
 
     python examples/serve/saved_model_server.py runs/serve/models --port 8501
 
-Of what is to be installed it imports tensorflow and tensorflow-text alone. The newest version of a model is served.
+The script needs only the packages tensorflow and tensorflow-text. The newest version of a model is served.
 """
 
 import argparse

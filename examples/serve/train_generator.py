@@ -2,8 +2,8 @@
 
     python examples/serve/train_generator.py          # writes runs/serve/generator
 
-The stories are of examples/stories.py. Its length of training is right for a server to have something to say, and far
-from enough to answer the questions in the stories: examples/answer_questions.py does that.
+examples/stories.py makes the stories. After this training the model writes sentences for a server. It does not answer
+the questions in the stories: examples/answer_questions.py trains a model that does.
 """
 
 import argparse

@@ -48,7 +48,7 @@ def target_name(model):
 
 
 def known_target(model):
-    """The name of the input that a generative model continues, by `tokens`, names or shapes; None if many fit."""
+    """The name of the input that a model continues, by `tokens`, names or shapes; None if several inputs fit."""
     if getattr(model, "tokens", None) in series_inputs(model):
         return model.tokens
     inputs, ids = inputs_by_name(model), id_inputs(model)
@@ -73,7 +73,7 @@ def followed_input(model):
 
     try:
         output = model.compute_output_spec(keras.tree.map_structure(with_length, model.input))
-    except Exception:  # of a kind that depends on the backend: lengths that must be equal
+    except Exception:  # two inputs must have one length; each backend raises another kind of error
         return None
     logits = output.get("logits") if isinstance(output, dict) else output
     length = getattr(logits, "shape", (None, None))[1]

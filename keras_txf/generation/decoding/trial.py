@@ -65,7 +65,7 @@ def _kind(operation):
 
 
 def _hint(operation):
-    """Where a layer of Keras that decodes must stand, if it stands within another layer."""
+    """Advice for an operation that holds a layer of Keras, which would decode outside of the operation."""
     is_inside = any(isinstance(layer, DECODE_IN_GRAPH) for layer in _unknown_inside(operation))
     return "a layer of Keras decodes in the graph of the model, not within another layer; " if is_inside else ""
 
