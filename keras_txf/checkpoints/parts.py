@@ -17,7 +17,7 @@ from keras_txf.layers.option_tables import OF_ATTENTION
 from keras_txf.layers.parts import OPTIONS, set_policy
 from keras_txf.layers.residual import as_residual
 from keras_txf.models.embeddings import EMBEDDING_OPTIONS
-from keras_txf.models.stack import each_value, resolve_encoding
+from keras_txf.models.options import each_value, resolve_encoding
 
 TABLE_OPTIONS = {  # part -> option in the table of a family -> option of the part
     "attention": {

@@ -20,6 +20,7 @@ from keras_txf.models.option_tables import (
     GeneratorOptions,
     LogitOptions,
 )
+from keras_txf.models.options import sort_options
 
 
 @shows_options
@@ -164,7 +165,7 @@ def decode(
     checks.boolean("packed", packed)
     if make_logits is not None:
         make_logits.check(options.get("embedding"))
-    options = stack.sort_options(builder, DecoderBlock, options, DecoderOptions if context is None else ContextOptions)
+    options = sort_options(builder, DecoderBlock, options, DecoderOptions if context is None else ContextOptions)
     prefix = "" if context is None else "target_"
     ids_name = "token_ids" if context is None else "target_ids"
     inputs, segment_ids, positions = {}, None, None

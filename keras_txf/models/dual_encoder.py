@@ -16,6 +16,7 @@ from keras_txf.models import stack
 from keras_txf.models.encoder import encode
 from keras_txf.models.head_layers import make_pooling
 from keras_txf.models.option_tables import DualEncoderOptions, EncoderOptions, ImageOptions
+from keras_txf.models.options import heads_for, without_replaced
 from keras_txf.models.vision import encode_images, token_for_pooling, without_registers
 
 SIZES = ("num_layers", "dim", "num_heads")  # sizes that may differ between the towers
@@ -161,9 +162,9 @@ def _tower(argument, own, sizes, options, defaults):
     if own is not None and not isinstance(own, dict):
         raise ValueError(f"`{argument}` must be a dict of options; received {short_repr(own)}.")
     checks.known_names(f"an option of `{argument}`", own or {}, {**sizes, **defaults})
-    heads = stack.heads_for(sizes["num_heads"], (own or {}).get("attention"))
+    heads = heads_for(sizes["num_heads"], (own or {}).get("attention"))
     merged = {**sizes, "num_heads": heads, **defaults, **options, **(own or {})}
-    merged = {"num_heads": None, **stack.without_replaced(merged, defaults)}
+    merged = {"num_heads": None, **without_replaced(merged, defaults)}
     return stack.Sizes(**{name: merged.pop(name) for name in SIZES}), merged
 
 

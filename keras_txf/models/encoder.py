@@ -11,6 +11,7 @@ from keras_txf.layers.shown_options import shows_options
 from keras_txf.models import embeddings, stack
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.option_tables import EncoderOptions, SequenceEncoderOptions
+from keras_txf.models.options import sort_options
 
 
 @embeddings.takes_vectors
@@ -94,7 +95,7 @@ def encode(
     embedding = None
     if input_dim is None:
         checks.size("vocab_size", vocab_size)
-        options = stack.sort_options(builder, EncoderBlock, options, EncoderOptions)
+        options = sort_options(builder, EncoderBlock, options, EncoderOptions)
         inputs, ids, segment_ids, positions = embeddings.token_inputs(packed)
         types = None
         if token_type_ids:
@@ -103,7 +104,7 @@ def encode(
         x = embeddings.embed(embedding, ids, options, f"{prefix}encoder", positions, types)
     else:
         embeddings.check_vector_options(options, EncoderOptions)
-        options = stack.sort_options(builder, EncoderBlock, options, EncoderOptions, embeddings.FEATURE_OPTIONS)
+        options = sort_options(builder, EncoderBlock, options, EncoderOptions, embeddings.FEATURE_OPTIONS)
         inputs, x, segment_ids, positions = embeddings.embed_features(
             input_dim, sizes.dim, options, packed, "embedding"
         )

@@ -13,6 +13,7 @@ from keras_txf.models import embeddings, stack
 from keras_txf.models.decoder import decode
 from keras_txf.models.head_layers import Logits
 from keras_txf.models.option_tables import ContextDecoderOptions, DecoderOptions, LogitOptions
+from keras_txf.models.options import each_value, heads_for, resolve_encoding, sort_options
 from keras_txf.models.seq2seq_model import Seq2Seq
 
 
@@ -170,17 +171,17 @@ def encode_and_decode(
                 "one embedding. Pass it for both sides, or share_embeddings=False."
             )
     shared = options.get("attention")
-    if any(isinstance(layer, keras.layers.Layer) for layer in stack.each_value(shared)):
+    if any(isinstance(layer, keras.layers.Layer) for layer in each_value(shared)):
         raise ValueError(
             "`attention` must be given for one side, in `encoder_options` or `decoder_options`: only an encoder "
             f"attends to later tokens; received {short_repr(shared)} for both."
         )
     # A layer as `attention` has its own heads. The decoder needs `num_heads` unless its cross-attention is a layer too.
-    encoder_heads = stack.heads_for(num_heads, (encoder_options or {}).get("attention"))
+    encoder_heads = heads_for(num_heads, (encoder_options or {}).get("attention"))
     of_encoder = {name: value for name, value in options.items() if name != "cross_attention"}
     encoder_options = {"num_heads": encoder_heads, "dim": sizes.dim, **_for_side(of_encoder, encoder_options)}
     decoder_options = _for_side(options, decoder_options)
-    decoder_heads = stack.heads_for(num_heads, decoder_options.get("attention"), decoder_options.get("cross_attention"))
+    decoder_heads = heads_for(num_heads, decoder_options.get("attention"), decoder_options.get("cross_attention"))
     decoder_options = {"num_heads": decoder_heads, "dim": sizes.dim, **decoder_options}
     encoder_heads, decoder_heads = encoder_options.pop("num_heads"), decoder_options.pop("num_heads")
     encoder_dim, decoder_dim = (checks.size("dim", one.pop("dim")) for one in (encoder_options, decoder_options))
@@ -189,7 +190,7 @@ def encode_and_decode(
             f"`share_embeddings` needs the same `dim` on both sides; received {encoder_dim} for the encoder and "
             f"{decoder_dim} for the decoder."
         )
-    encodings = [stack.resolve_encoding(one) for one in (encoder_options, decoder_options)]
+    encodings = [resolve_encoding(one) for one in (encoder_options, decoder_options)]
     if share_embeddings and encodings[0] != encodings[1]:
         raise ValueError(
             "`share_embeddings` needs the same `position_encoding` on both sides, whose default depends on `position`; "
@@ -197,7 +198,7 @@ def encode_and_decode(
             "`position_encoding` for both sides, or share_embeddings=False."
         )
     of_embedding = embeddings.EMBEDDING_OPTIONS if input_dim is None else embeddings.FEATURE_OPTIONS
-    sorted_options = stack.sort_options("encoder_options", EncoderBlock, encoder_options, DecoderOptions, of_embedding)
+    sorted_options = sort_options("encoder_options", EncoderBlock, encoder_options, DecoderOptions, of_embedding)
     own_positions = (
         embeddings.separate_positions(encoder_dim, sorted_options) if share_embeddings == "tokens" else (None, None)
     )

@@ -13,6 +13,7 @@ from keras_txf.models import stack
 from keras_txf.models.embeddings import float_input
 from keras_txf.models.head_layers import pool
 from keras_txf.models.option_tables import ImageOptions
+from keras_txf.models.options import resolve_encoding, sort_options
 
 # Embedding options: name in these builders -> name in PatchEmbedding.
 EMBEDDING_OPTIONS = {
@@ -96,9 +97,9 @@ def encode_images(builder, image_size, patch_size, channels, sizes, options, sco
     """Wires an encoder of images: symbolic images, `StackOutputs` and `Options`. `prefix` begins the layers' names."""
     checks.size("channels", channels)
     checks.boolean("patch_bias", options["patch_bias"])
-    options = {**options, "position_encoding": stack.resolve_encoding(options, "learned")}
+    options = {**options, "position_encoding": resolve_encoding(options, "learned")}
     options["class_token"] = _class_token(options, True)
-    options = stack.sort_options(builder, EncoderBlock, options, ImageOptions, EMBEDDING_OPTIONS)
+    options = sort_options(builder, EncoderBlock, options, ImageOptions, EMBEDDING_OPTIONS)
     embedding = PatchEmbedding(
         patch_size, sizes.dim, image_size, **options.embedding, dtype=options.dtype, name=f"{prefix}embedding"
     )

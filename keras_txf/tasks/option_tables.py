@@ -16,7 +16,7 @@ from keras_txf.models.option_tables import (
     PositionedEmbeddingOptions,
     SequenceHeadOptions,
 )
-from keras_txf.models.stack import each_value
+from keras_txf.models.options import each_value
 
 VOCAB_SIZE = "the largest number of tokens of a new tokenizer."
 MAX_LENGTH = "truncates longer texts: the largest number of tokens of an example."
