@@ -149,25 +149,33 @@ def _entities(name, tags):
     return result
 
 
-def entity_scores(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Returns precision, recall and F1 of the entities of texts, of all types together (micro average).
+def entity_scores(
+    true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]], by_type: bool = False
+) -> dict[str, Any]:
+    """Returns precision, recall and F1 of the entities of texts.
 
     An entity is right if a true entity has the same type, first word and last word.
 
     Args:
         true_tags, predicted_tags: lists of N lists of tags, see `entities`.
+        by_type: whether to return the scores of each type instead of all types together (micro average).
 
     Returns:
-        A dict of `precision`, `recall` and `f1`, from 0 to 1; 0 if there is no entity to divide by.
+        A dict of `precision`, `recall` and `f1`, from 0 to 1; 0 if there is no entity to divide by. With `by_type` a
+        dict of each type, sorted, to such a dict with `support`, the number of true entities.
 
     Raises:
         ValueError: lists of other lengths, a tag of another form.
 
     Example:
 
-    >>> txf.training.entity_scores([["B-PER", "O", "B-LOC"]], [["B-PER", "O", "O"]])
+    >>> true, predicted = [["B-PER", "O", "B-LOC"]], [["B-PER", "O", "O"]]
+    >>> txf.training.entity_scores(true, predicted)
     {'precision': 1.0, 'recall': 0.5, 'f1': 0.6666666666666666}
+    >>> txf.training.entity_scores(true, predicted, by_type=True)["LOC"]
+    {'precision': 0.0, 'recall': 0.0, 'f1': 0.0, 'support': 1}
     """
+    checks.boolean("by_type", by_type)
     for name, texts in (("true_tags", true_tags), ("predicted_tags", predicted_tags)):
         if not isinstance(texts, (list, tuple)) or not all(isinstance(tags, (list, tuple)) for tags in texts):
             raise ValueError(f"`{name}` must be a list of lists of tags; received {short_repr(texts)}.")
@@ -178,9 +186,19 @@ def entity_scores(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[S
             f"{short_repr(lengths[1])}."
         )
     true, predicted = (
-        {(text, *entity) for text, tags in enumerate(texts) for entity in _entities(name, tags)}
+        {(entity_type, text, *span) for text, tags in enumerate(texts) for entity_type, *span in _entities(name, tags)}
         for name, texts in (("true_tags", true_tags), ("predicted_tags", predicted_tags))
     )
+    if not by_type:
+        return _scores_of_sets(true, predicted)
+    scores = {}
+    for entity_type in sorted({entity[0] for entity in true | predicted}):
+        of_type = [{entity for entity in found if entity[0] == entity_type} for found in (true, predicted)]
+        scores[entity_type] = {**_scores_of_sets(*of_type), "support": len(of_type[0])}
+    return scores
+
+
+def _scores_of_sets(true, predicted):
     right = len(true & predicted)
     return {
         "precision": right / max(len(predicted), 1),

@@ -23,10 +23,17 @@ def test_scores_are_those_of_nervaluate():
     random.seed(3)
     true = [draw(random.randint(1, 9)) for _ in range(60)]
     predicted = [random.choice([tags, draw(len(tags))])[: len(tags)] for tags in true]
-    result = Evaluator(true, predicted, tags=KINDS, loader="list").evaluate()["overall"]["strict"]
+    results = Evaluator(true, predicted, tags=KINDS, loader="list").evaluate()
+    result, names = results["overall"]["strict"], ("precision", "recall", "f1")
     found = entity_scores(true, predicted)
     assert 0.3 < found["f1"] < 0.9
-    assert found == pytest.approx({name: getattr(result, name) for name in ("precision", "recall", "f1")})
+    assert found == pytest.approx({name: getattr(result, name) for name in names})
+    by_type = entity_scores(true, predicted, by_type=True)
+    assert list(by_type) == sorted(KINDS)
+    for kind, scores in by_type.items():
+        of_kind = results["entities"][kind]["strict"]
+        expected = {name: getattr(of_kind, name) for name in names}
+        assert scores == pytest.approx({**expected, "support": of_kind.possible})
 
 
 @pytest.mark.parametrize("tags, expected", [
