@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.backend.functional_graph import is_functional, nodes
+from keras_txf.backend.functional_graph import is_functional
 from keras_txf.backend.keras_private import infer_spec
 from keras_txf.checks import short_repr
 from keras_txf.generation.decoding.graph_decoder import GraphDecoder
@@ -118,22 +118,6 @@ def check_decodable(model, name="model"):
             f"received {received}."
         )
     refuse_packed(model)
-
-
-def refuse_probabilities(model):
-    """Raises ValueError if the output of a model is a softmax: samplers and beams would take it for logits."""
-    output = model.output.get("logits") if isinstance(model.output, dict) else model.output
-    for node in nodes(model):
-        last = node.operation
-        if not any(tensor is output for tensor in node.output_tensors):
-            continue
-        if is_functional(last):
-            refuse_probabilities(last)
-        elif type(last).__name__ == "Softmax" or getattr(last, "activation", None) is keras.activations.softmax:
-            raise ValueError(
-                f"`model` must return logits; its last layer {short_repr(last.name)} is a softmax. Leave it out "
-                "and train with from_logits=True, or make a model that ends before the softmax."
-            )
 
 
 def _functional(model, width, return_hidden_states, kind):

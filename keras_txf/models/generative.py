@@ -22,13 +22,7 @@ from keras_txf.layers.token_input import (
     token_input,
 )
 from keras_txf.models.checked_model import CheckedModel
-from keras_txf.models.decoding_models import (
-    call_sequential,
-    check_decodable,
-    decoding_models,
-    refuse_packed,
-    refuse_probabilities,
-)
+from keras_txf.models.decoding_models import call_sequential, check_decodable, decoding_models, refuse_packed
 from keras_txf.models.generate_calls import (
     GenerateCall,
     check_rows,
@@ -87,7 +81,6 @@ def generative(model: keras.Model, name: str | None = None, tokens: str | None =
     checks.optional(checks.string, "name", name)
     call_sequential(model, keras.Input((None,), dtype="int32", name="token_ids"))
     check_decodable(model)
-    refuse_probabilities(model)
     names = inputs_by_name(model)
     if tokens is not None:
         checks.one_of("tokens", tokens, sorted(names))

@@ -52,6 +52,19 @@ def depths_of_an_encoder():
     return keras.Model({"source_ids": source, "target_ids": target}, logits), {"source_ids": SOURCE}
 
 
+def attention_of_keras():
+    """Keras' own attention to a source with a Keras mask, which that layer removes from its inputs."""
+    source, target = ids_input("source_ids"), ids_input("target_ids")
+    context, x = (keras.layers.Embedding(VOCABULARY, 8, mask_zero=True)(ids) for ids in (source, target))
+    for _ in range(2):
+        x = keras.layers.MultiHeadAttention(2, 4)(x, x, use_causal_mask=True)
+    x = keras.layers.Add()([x, keras.layers.MultiHeadAttention(2, 4)(x, context)])
+    logits = keras.layers.Dense(VOCABULARY)(x)
+    padded = SOURCE * np.array([[1, 1, 1, 1], [1, 1, 0, 0]], "int32")
+    model = keras.Model({"source_ids": source, "target_ids": target}, logits, name="of_keras")
+    return model, {"source_ids": padded}
+
+
 def two_contexts():
     """Projected features of an image as context, and a second encoder of another length."""
     ids, source = ids_input(), ids_input("source_ids")
@@ -153,8 +166,8 @@ def subclass_of_ours():
 
 
 WIRED = [
-    between_blocks, bare_attention, depths_of_an_encoder, two_contexts, keras_embedding, two_encoders, ensemble,
-    subclass_of_ours, earlier_layer, given_positions,
+    between_blocks, bare_attention, depths_of_an_encoder, attention_of_keras, two_contexts, keras_embedding,
+    two_encoders, ensemble, subclass_of_ours, earlier_layer, given_positions,
 ]  # fmt: skip
 
 
@@ -192,7 +205,7 @@ def test_streams_and_scores_of_a_model_from_a_file_are_those_of_the_model(tmp_pa
         new = result.ids[:, -NEW:]
         for count in range(NEW):
             logits = logits_of(model, np.concatenate([prompts, new[:, :count]], axis=1), others)
-            if model.name == "ensemble" and not isinstance(sampler, Beam):
+            if model.name in ("ensemble", "of_keras") and not isinstance(sampler, Beam):
                 logits[:, 0] = -np.inf
             expected = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
             chosen = np.take_along_axis(expected, new[:, count : count + 1], axis=1)[:, 0]
@@ -223,14 +236,29 @@ def test_a_decoder_generates_from_a_depth_of_the_encoder():
 @pytest.mark.parametrize("softmax", [
     lambda x: keras.layers.Dense(VOCABULARY, "softmax")(x), lambda x: ops.softmax(x), keras.layers.Softmax(),
     lambda x: keras.layers.Activation("softmax", dtype="float32")(x),
+    lambda x: keras.layers.TimeDistributed(keras.layers.Dense(VOCABULARY, "softmax"))(x),
+    lambda x: ops.cast(keras.layers.Dense(VOCABULARY, activation=lambda y: ops.softmax(y))(x), "float32"),
+    lambda x: keras.layers.Average()([keras.layers.Dense(VOCABULARY, "softmax")(x) for _ in range(2)]),
+    lambda x: keras.layers.Dense(VOCABULARY, "sigmoid")(x),
+    lambda x: keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(VOCABULARY, "softmax")])(x),
 ])  # fmt: skip
 def test_a_model_of_probabilities_is_refused(softmax):
     ids = ids_input()
     x = layers.DecoderBlock(2)(layers.PositionalEmbedding(VOCABULARY, 8, pad_id=None)(ids))
     model = keras.Model(ids, softmax(x))
-    for wrong in (model, keras.Model(ids, model(ids))):
-        with pytest.raises(ValueError, match="its last layer '.*' is a softmax"):
+    for wrong in (model, keras.Model(ids, model(ids)), keras.Model([ids], [model(ids)])):
+        with pytest.raises(ValueError, match="`model` must return logits, .* it returns probabilities"):
             txf.models.generative(wrong)
+
+
+def test_logarithms_of_probabilities_are_logits():
+    ids = ids_input()
+    x = layers.DecoderBlock(2)(layers.PositionalEmbedding(VOCABULARY, 8, pad_id=None)(ids))
+    logits = keras.layers.Dense(VOCABULARY)(x)
+    models = [txf.models.generative(keras.Model(ids, end(logits))) for end in (lambda x: x, ops.log_softmax)]
+    found = [model.generate([[1, 2, 3]], NEW, return_scores=True) for model in models]
+    np.testing.assert_array_equal(found[0].ids, found[1].ids)
+    np.testing.assert_allclose(found[0].log_probs, found[1].log_probs, atol=1e-5)
 
 
 def test_layers_that_do_not_reach_the_logits_may_mix_positions():
@@ -253,6 +281,14 @@ def test_models_that_cannot_decode_raise_errors():
     constant = layers.DecoderBlock(2, cross_attention=layers.CrossAttention(2, causal=True), name="aligned")(x, vectors)
     constant = keras.Model([ids, vectors], keras.layers.Dense(VOCABULARY)(constant))
     pair = keras.Model([ids, other], keras.layers.Dense(VOCABULARY)(x + keras.layers.Embedding(VOCABULARY, 8)(other)))
+    keep = keras.Input((None,), dtype="bool", name="keep")
+    masked = layers.DecoderBlock(2, name="masked")(x, mask=keep)
+    of_keras = keras.layers.MultiHeadAttention(2, 4, name="of_keras")(x, x, query_mask=keep, use_causal_mask=True)
+    joined = keras.layers.Add(name="joined")([x, vectors])
+    masked, of_keras, joined = (
+        keras.Model([ids, x], keras.layers.Dense(VOCABULARY)(y))
+        for x, y in ((keep, masked), (keep, of_keras), (vectors, joined))
+    )
     rows = [
         (txf.models.encoder_classifier(VOCABULARY, 3, 1, 8, 2), "`model` must return logits"),
         (txf.models.encoder(VOCABULARY, 1, 8, 2), "layer 'encoder_0' has causal=False"),
@@ -261,6 +297,9 @@ def test_models_that_cannot_decode_raise_errors():
         (constant, "context of 'aligned', which has causal=True, of the new tokens"),
         (biased, "'biased' .*: `positions` goes with `cache` only if `position` rotates queries and keys"),
         (placed, "`model` must compute the `positions` of 'e' from the new tokens"),
+        (masked, "`model` must compute the `mask` of 'masked' from the new tokens"),
+        (of_keras, "`model` must not pass `query_mask` on to 'of_keras'"),
+        (joined, "its layer 'joined' \\(Add\\) cannot be called on one token at a time"),
         (pair, "`model` must have one input of token ids.*: int32 \\(None, None\\)'"),
         ("a name", "`model` must be a functional keras.Model, .* received 'a name'"),
     ]

@@ -112,12 +112,16 @@ class CachedPart(Part):
                 set_mask(x, mask)
 
     def _call(self, arguments, inputs, caches):
-        if self.read is not None:
-            return [self.read(self.layer, arguments, caches["cache"])]
-        masked = {id(x): (x, mask_of(x)) for x in (inputs, arguments["context"] if self.new_context else inputs)}
+        of_tokens = arguments.values() if self.read is read_attention else [inputs]
+        if self.new_context:
+            of_tokens = [inputs, arguments["context"]]
+        masked = {id(x): (x, mask_of(x)) for x in of_tokens if ops.is_tensor(x)}
         for x, _ in masked.values():
             drop_mask(x)
-        outputs = call_operation(self.layer, (), {**arguments, **caches})
+        if self.read is not None:
+            outputs = [self.read(self.layer, arguments, caches["cache"])]
+        else:
+            outputs = call_operation(self.layer, (), {**arguments, **caches})
         for x, mask in masked.values():  # other layers read the same tensor
             set_mask(x, mask)
         return outputs

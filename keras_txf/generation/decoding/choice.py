@@ -19,7 +19,7 @@ REFUSED = ("segment_ids", "context_attention_mask", "context_segment_ids")
 OF_ALL_POSITIONS = ("attention_mask", "attention_bias", "prefix_length")
 
 
-def make_part(call, name, prefixes, new):
+def make_part(call, name, prefixes, new, padding):
     """The part of a call.
 
     Args:
@@ -27,6 +27,7 @@ def make_part(call, name, prefixes, new):
         name: unique name of the part.
         prefixes: dict of Symbol -> the number of vectors before the tokens, if it is not 0.
         new: set of the Symbols that depend on new tokens.
+        padding: set of the Symbols of padding masks.
     """
     operation, lengths = call.operation, {prefixes.get(x, 0) for x in call.inputs if x in new}
     if _joins_prefix(call, new):
@@ -56,8 +57,9 @@ def make_part(call, name, prefixes, new):
         if isinstance(operation, StartPositions) or _counts(operation, call):
             return PositionsPart(call, name, prefix)
         if isinstance(operation, PositionalEmbedding):
-            _check_positions(operation, arguments_of(call).get("positions"), new)
-    if (read := keras_reader(call, new)) is not None:
+            _check_of_tokens(operation, "positions", arguments_of(call).get("positions"), new)
+    if (read := keras_reader(call, new, padding)) is not None:
+        _check_of_tokens(operation, "mask", arguments_of(call).get("mask"), new)
         return CachedPart(call, name, prefix, read=read)
     return Part(call, name, prefix)
 
@@ -74,11 +76,11 @@ def _counts(operation, call):
     return "positions" in call_parameters(type(operation))
 
 
-def _check_positions(layer, positions, new):
-    if positions is not None and not (isinstance(positions, Symbol) and positions in new):
+def _check_of_tokens(layer, argument, value, new):
+    if value is not None and not (isinstance(value, Symbol) and value in new):
         raise ValueError(
-            f"`model` must compute the `positions` of {short_repr(layer.name)} from the new tokens, or leave them out; "
-            "received positions that do not depend on them."
+            f"`model` must compute the `{argument}` of {short_repr(layer.name)} from the new tokens, or leave it out; "
+            f"received a value of `{argument}` that does not depend on them."
         )
 
 
@@ -112,7 +114,8 @@ def _check(call, layer, new):
                 f"`model` must make `{name}` of {short_repr(layer.name)} without the new tokens: it covers all "
                 "positions, future ones too."
             )
-    _check_positions(layer, arguments.get("positions"), new)
+    for name in ("mask", "positions"):
+        _check_of_tokens(layer, name, arguments.get(name), new)
 
 
 def _has_new_context(call, layer, new):

@@ -29,7 +29,7 @@ from keras_txf.generation.decoding.parts import (
     logits_of,
     needed_calls,
 )
-from keras_txf.generation.decoding.trial import check_part
+from keras_txf.generation.decoding.trial import check_logits, check_part
 from keras_txf.layers.caches import Cache
 from keras_txf.layers.features import masks_of_inputs
 from keras_txf.layers.token_input import inputs_by_name, target_name, token_input
@@ -64,6 +64,7 @@ class GraphDecoder:
             if isinstance(part, CachedPart) and (kind.keeps_all or part.window is None):
                 part.kind = kind
         self.hidden = self._hidden_states()
+        check_logits([part.call for part in self.parts], self.hidden, self.logits, self.new)
         self.tail = self._tail()
 
     def _make_parts(self, calls, pad_id):
@@ -72,6 +73,7 @@ class GraphDecoder:
         self.new, self.prefixes = {self.ids}, {}
         names, ids = {}, {self.ids}
         of_prompts = set()  # Symbols that no step reads, made after the constants
+        padding = set()  # Symbols of padding masks
         for call in calls:
             is_new, is_of_prompts = (not symbols.isdisjoint(call.inputs) for symbols in (self.new, of_prompts))
             if not is_new and not is_of_prompts:
@@ -86,7 +88,9 @@ class GraphDecoder:
             elif finds_padding(call, ids, pad_id):
                 part = PaddingPart(call, name, 0)
             else:
-                part = make_part(call, name, self.prefixes, self.new)
+                part = make_part(call, name, self.prefixes, self.new, padding)
+            if isinstance(part, PaddingPart) or padding.issuperset(call.inputs):
+                padding.update(call.outputs)
             (of_prompts if isinstance(part, PromptPart) else self.new).update(call.outputs)
             prefix = 0 if isinstance(part, CutPart) else part.prefix
             self.prefixes.update((x, prefix) for x in call.outputs if prefix)
@@ -133,11 +137,12 @@ class GraphDecoder:
                 set_mask(values[self.inputs[vectors]], ops.cast(inputs[name], "bool"))
         for call in self.constant_calls:
             values.update(zip(call.outputs, call.run(values)))
-        layout = PromptLayout(attention_mask, self.width)
-        outputs, cache, constant = self._read(values, layout, attention_mask[:, -1:], {}, {})
+        kept = {}  # before the parts run: Keras' MultiHeadAttention removes the masks of its inputs
         for i, symbol in enumerate(self._constants):
             mask = mask_of(values[symbol])
-            constant[f"constant_{i}"] = {"value": values[symbol], **({} if mask is None else {"mask": mask})}
+            kept[f"constant_{i}"] = {"value": values[symbol], **({} if mask is None else {"mask": mask})}
+        layout = PromptLayout(attention_mask, self.width)
+        outputs, cache, constant = self._read(values, layout, attention_mask[:, -1:], {}, kept)
         outputs["logits"] = ops.reshape(outputs["logits"], (batch_size(inputs[self.ids_name]), self.logits.shape[-1]))
         if self.return_hidden_states:
             prefix = self.prefixes.get(self.hidden, 0)

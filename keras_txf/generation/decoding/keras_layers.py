@@ -20,12 +20,13 @@ HUB_REFUSED = (
 )  # fmt: skip
 
 
-def keras_reader(call, new):
+def keras_reader(call, new, padding):
     """Returns the function that reads tokens through a causal layer or operation of Keras, None for any other call.
 
     Args:
         call: a `GraphCall`.
         new: set of the Symbols that depend on new tokens.
+        padding: set of the Symbols of padding masks, which decoding makes itself.
 
     Raises:
         ValueError: an option with which the layer is not causal, or has no state to continue from.
@@ -50,7 +51,8 @@ def keras_reader(call, new):
         _check_options(layer, strides=(1,))
         return read_convolution
     if type(layer) in KERAS_ATTENTION and arguments.get("use_causal_mask") and arguments["value"] in new:
-        _check_absent(layer, arguments, ("attention_mask", "return_attention_scores"))
+        masks = [x for x in ("query_mask", "value_mask", "key_mask") if not padding.issuperset([arguments.get(x)])]
+        _check_absent(layer, arguments, ("attention_mask", "return_attention_scores", *masks))
         return read_attention
     return None
 

@@ -21,6 +21,8 @@ KNOWN = (
     keras.layers.Identity, keras.layers.Multiply, keras.layers.ReversibleEmbedding, keras.layers.SpatialDropout1D,
     keras.layers.Subtract,
 )  # fmt: skip
+LINEAR = (keras.layers.Dense, keras.layers.ReversibleEmbedding)
+ROWS = 4  # batch and length on which the last calls run
 NORMS = (keras.layers.LayerNormalization, keras.layers.RMSNormalization)  # along the last axis
 DECODE_IN_GRAPH = (
     keras.layers.Conv1D, keras.layers.GroupQueryAttention, keras.layers.MultiHeadAttention, keras.layers.RNN
@@ -41,7 +43,9 @@ def check_part(part, new, padding, vocab_size):
     operation = part.call.operation
     passed = _PASSED.setdefault(operation, set())
     arguments = type(part), tuple(x in new for x in part.call.inputs)
-    if arguments in passed or part.is_known or (_is_known(operation) and not part.has_positions):
+    if arguments in passed or part.is_known:
+        return
+    if _is_known(operation) and not part.has_positions and not _adds_positions(part, new):
         return
     prefix, part.prefix = part.prefix, 0
     try:
@@ -56,6 +60,52 @@ def check_part(part, new, padding, vocab_size):
             f"{short_repr(operation.name)} ({_kind(operation)}) {problem}; {_hint(operation)}see `txf.layers.Cache`."
         )
     passed.add(arguments)
+
+
+def check_logits(calls, hidden, logits, new):
+    """Raises ValueError if a model returns probabilities: samplers and beams would take them for logits.
+
+    Args:
+        calls: list of the `GraphCall`s of the parts, in order.
+        hidden: Symbol of the input of the layer that makes the logits. The calls after it run on large random values,
+            for which logits leave the interval from 0 to 1.
+        logits: Symbol of the logits.
+        new: set of the Symbols that depend on new tokens.
+    """
+    last, made = [], {hidden}
+    for call in calls:
+        if not made.isdisjoint(call.inputs):
+            last.append(call)
+            made.update(call.outputs)
+    if all(map(_is_linear, (call.operation for call in last))):
+        return
+    rng, values = np.random.default_rng(0), {}
+    for symbol in (x for call in last for x in call.inputs):
+        if symbol not in values:
+            shape = [ROWS if size is None else size for size in symbol.shape]
+            drawn = 10 * rng.normal(size=shape) if "float" in symbol.dtype else rng.integers(0, 2, shape)
+            values[symbol] = ops.convert_to_tensor(drawn, dtype=symbol.dtype)
+    for call in last:
+        values.update(zip(call.outputs, call.run(values)))
+    found = _numpy(values[logits])
+    if found.min() >= 0 and found.max() <= 1 and found.any():
+        raise ValueError(
+            "`model` must return logits, which may be any numbers; it returns probabilities. Leave out the softmax at "
+            "its end and train with from_logits=True, or make a model that ends before the softmax."
+        )
+
+
+def _is_linear(operation):
+    """Whether an operation is known to return logits and no probabilities."""
+    kind, activation = type(operation), getattr(operation, "activation", None)
+    known = kind in LINEAR or kind.__module__.startswith("keras_txf.")
+    return known and activation in (None, keras.activations.linear)
+
+
+def _adds_positions(part, new):
+    """Whether a call combines tokens with a constant of several positions, which a step cannot align."""
+    constants = [x for x in part.call.inputs if x not in new]
+    return not part.reads_positions and any(len(x.shape) > 2 and x.shape[1] != 1 for x in constants)
 
 
 def _kind(operation):
