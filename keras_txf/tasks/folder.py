@@ -123,6 +123,7 @@ def _with_options(loaded, path, content):
     labels = loaded.labels
     if labels is not None and list(map(str, options.get("labels") or ())) != labels:
         options = {**options, "labels": labels}  # another program changed the checkpoint
+        options.pop("thresholds", None)  # numbers for the labels of before
     if "problem_type" in options:
         options = {**options, "problem_type": loaded.problem_type}
     task = _made(type(loaded), path, loaded.model, tokenizers_of(loaded), {**content, "options": options})

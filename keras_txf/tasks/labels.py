@@ -61,7 +61,12 @@ class OneLabel:
         """Returns the predictions for probabilities (N, C)."""
         return [labels[int(row.argmax())] for row in rows]
 
-    def scores(self, predict, targets):
+    def checked_thresholds(self, thresholds, labels):
+        """Returns the thresholds of several labels, a list of C numbers or None. Other problems have None."""
+        if thresholds is not None:
+            raise bad_argument("thresholds", f"be None for {self.name}", thresholds)
+
+    def scores(self, predict, targets, labels):
         """Returns scores of the predictions of `predict()`, besides the metrics."""
         return {}
 
@@ -73,6 +78,9 @@ class SeveralLabels(OneLabel):
     activation = staticmethod(keras.ops.sigmoid)
     padding = FIXED
     has_class_weight = False
+
+    def __init__(self, thresholds=None):
+        self.thresholds = thresholds
 
     def labels(self, values):
         return label_list([label for index, value in enumerate(values) for label in _one_list(value, index)])
@@ -91,8 +99,28 @@ class SeveralLabels(OneLabel):
     def compilation(self):
         return keras.losses.BinaryCrossentropy(from_logits=True), [MacroF1OfSets()]
 
+    def checked_thresholds(self, thresholds, labels):
+        if thresholds is None:
+            return None
+        values = [thresholds] * len(labels) if isinstance(thresholds, (int, float)) else thresholds
+        values = values.tolist() if hasattr(values, "tolist") else values
+        if not isinstance(values, (list, tuple)) or len(values) != len(labels):
+            raise bad_argument("thresholds", f"be a number, or a list of {len(labels)}, one for each label", thresholds)
+        for index, value in enumerate(values):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
+                raise bad_argument("thresholds", "be between 0 and 1", value, index)
+        return list(map(float, values))
+
     def answers(self, rows, labels):
-        return [[label for label, probability in zip(labels, row) if probability > 0.5] for row in rows]
+        thresholds = self.thresholds or [0.5] * len(labels)
+        return [[label for label, x, least in zip(labels, row, thresholds) if x > least] for row in rows]
+
+    def scores(self, predict, targets, labels):
+        if self.thresholds is None:  # the metric `MacroF1OfSets` has the score
+            return {}
+        metric = keras.metrics.F1Score(average="macro", threshold=0.5)
+        metric.update_state(np.stack(targets), np.stack(self.targets(predict(), labels)))
+        return {"f1": float(metric.result())}
 
 
 class Number(OneLabel):
@@ -126,7 +154,7 @@ class Number(OneLabel):
 
     probabilities = answers
 
-    def scores(self, predict, targets):
+    def scores(self, predict, targets, labels):
         return correlations(predict(), targets)
 
 

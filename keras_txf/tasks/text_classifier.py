@@ -1,5 +1,6 @@
 """TextClassifier: a label, several labels or a number for a text; and Classifier, the base of PairClassifier too."""
 
+import functools
 from typing import Any, Self, Unpack
 
 import keras
@@ -11,7 +12,7 @@ from keras_txf.checks import bad_argument
 from keras_txf.layers.shown_options import shows_options
 from keras_txf.layers.token_input import logits_of
 from keras_txf.tasks.columns import one_or_many, strings
-from keras_txf.tasks.labels import load_classifier, problem_of
+from keras_txf.tasks.labels import SeveralLabels, load_classifier, problem_of
 from keras_txf.tasks.option_tables import FitOptions, SequenceTaskOptions
 from keras_txf.tasks.task import Path, Task
 
@@ -53,7 +54,8 @@ class Classifier(Task):
         return self._problem.compilation()
 
     def _scores(self, values, batch_size):
-        return self._problem.scores(lambda: self.predict(*values[:-1], batch_size=batch_size, verbose=0), values[-1])
+        predict = functools.partial(self.predict, *values[:-1], batch_size=batch_size, verbose=0)
+        return self._problem.scores(predict, values[-1], self.labels)
 
 
 class TextClassifier(Classifier):
@@ -68,6 +70,9 @@ class TextClassifier(Classifier):
         learning_rate: default learning rate of `fit`.
         problem_type: "single_label_classification", one label for a text; "multi_label_classification", any number of
             labels, each with the sigmoid of its logit; or "regression", a number, the logit. As in transformers.
+        thresholds: of several labels: a text has a label if the label's probability is above 0.5, above this number, or
+            above the number for the label in this list of C numbers. Also an attribute that can be set after training:
+            `predict`, `evaluate`, `save` and `export` use it.
 
     Raises:
         ValueError: another number of labels than the model has classes, labels for a number.
@@ -82,7 +87,7 @@ class TextClassifier(Classifier):
     """
 
     columns = {"texts": "text", "labels": "label"}
-    _options = ("labels", "problem_type")
+    _options = ("labels", "problem_type", "thresholds")
 
     def __init__(
         self,
@@ -92,9 +97,22 @@ class TextClassifier(Classifier):
         max_length: int | None = None,
         learning_rate: float = 1e-3,
         problem_type: str = "single_label_classification",
+        thresholds: Any = None,
     ):
         super().__init__(model, tokenizer, labels, problem_of(problem_type), max_length, learning_rate)
         self.problem_type = problem_type
+        self.thresholds = thresholds
+
+    @property
+    def thresholds(self) -> list[float] | None:
+        """The probability above which a text has a label, for each label; None for 0.5."""
+        return getattr(self._problem, "thresholds", None)
+
+    @thresholds.setter
+    def thresholds(self, thresholds):
+        thresholds = self._problem.checked_thresholds(thresholds, self.labels)
+        if self.problem_type == "multi_label_classification":
+            self._problem = SeveralLabels(thresholds)
 
     @classmethod
     @shows_options
@@ -190,7 +208,7 @@ class TextClassifier(Classifier):
 
         Returns:
             The label of a text, or a list of labels. Several labels are a list of the labels with a probability above
-            0.5, or a list of lists. A number, or float32 (N,).
+            the `thresholds`, or a list of lists. A number, or float32 (N,).
 
         Raises:
             ValueError: probabilities of numbers.
@@ -213,7 +231,8 @@ class TextClassifier(Classifier):
 
         See `txf.text.export`.
         """
-        self._export(folder, overwrite, multi_label=self.problem_type == "multi_label_classification")
+        is_multi_label = self.problem_type == "multi_label_classification"
+        self._export(folder, overwrite, multi_label=is_multi_label, thresholds=self.thresholds)
 
     def _examples(self, values):
         return self._problem.examples(*values, self.tokenizer, self.labels, self.max_length)

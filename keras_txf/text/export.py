@@ -34,6 +34,7 @@ def export(
     separator: str | Sequence[str] | None = None,
     verbose: int | str = "auto",
     multi_label: bool = False,
+    thresholds: Sequence[float] | None = None,
     **options: Unpack[ExportOptions],
 ) -> None:
     """Writes a SavedModel that takes text and returns answers, with the tokenizer and the decoding loop inside.
@@ -43,7 +44,7 @@ def export(
 
     - a classifier, from `encoder_classifier` or with `labels`: `logits` (B, C). With `labels` also `probabilities` (B,
       C) and `label`, string (B,), the most probable class. With `multi_label` the probabilities are sigmoids, and
-      `labels`, string (B, C), has "" for each label whose probability is not above 0.5;
+      `labels`, string (B, C), has "" for each label whose probability is not above its threshold;
     - a classifier of tokens with `labels`, such as a `token_classifier`: `word`, string (B, W), the words of the texts,
       split at blanks and around punctuation, `tag` (B, W), and `score`, the tag's probability. Shorter texts are padded
       with "" and 0. Words beyond the tokenizer's `length` have the tag "";
@@ -73,6 +74,7 @@ def export(
         separator: separator of the two texts of a pair, see `sentence_pairs`.
         verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
         multi_label: whether a text may have several of the `labels`.
+        thresholds: with `multi_label`, list of C numbers between 0 and 1; default 0.5 for each label.
         {options}
 
     The options are the options of the model's `generate`, with its defaults, fixed in the SavedModel. Answers stop at
@@ -112,7 +114,9 @@ def export(
             must = "run in TensorFlow's graph, unlike a BytePairTokenizer"
             raise bad_argument(name, must, value)
     checks.known_names("an option of `export`", options, ExportOptions.__annotations__)
-    own = {"target_tokenizer": target_tokenizer, "labels": labels, "separator": separator}
+    own = {
+        "target_tokenizer": target_tokenizer, "labels": labels, "separator": separator, "thresholds": thresholds
+    }  # fmt: skip
     own["multi_label"] = checks.boolean("multi_label", multi_label) or None
     options |= {name: value for name, value in own.items() if value is not None}
     answer = _task(model, options, checks.boolean("pairs", pairs))(model, tokenizer, **options)
@@ -173,7 +177,9 @@ def _task(model, options, pairs):
         make = tagger if "labels" in options and rank == 3 else classifier
     allowed = {*ExportOptions.__annotations__} if generates else {"labels"}
     own = {translator: {"target_tokenizer"}, pair_classifier: {"separator"}}
-    allowed |= own.get(make, {"multi_label"} if make is classifier and "labels" in options else set())
+    if make is classifier and "labels" in options:
+        allowed |= {"multi_label", *(["thresholds"] if "multi_label" in options else [])}
+    allowed |= own.get(make, set())
     for name in sorted({*options} - allowed):
         raise ValueError(f"`{name}` does not fit the model {short_repr(model.name)}: {sorted(allowed)} do.")
     return make

@@ -18,7 +18,7 @@ from keras_txf.text.tags import checked_names, has_blanks_in_tokens, split_into_
 from keras_txf.text.tokenizer import add_start_and_end
 
 
-def classifier(model, tokenizer, labels=None, multi_label=False):
+def classifier(model, tokenizer, labels=None, multi_label=False, thresholds=None):
     """Returns the function for a model of one vector a text: logits, probabilities and labels, or embeddings."""
     pad_id, output = _checked_encoder(model, tokenizer)
     named = isinstance(model.output, dict) or model.output_names == ["logits"]
@@ -26,6 +26,7 @@ def classifier(model, tokenizer, labels=None, multi_label=False):
         must = "return one vector for each text, (B, C) or (B, D), as `txf.layers.Pooling` does"
         raise bad_argument("model", must, model.output)
     _check_labels(labels, output)
+    least = 0.5 if thresholds is None else _checked_thresholds(thresholds, output.shape[-1])
     # The model of a builder hides padding: the columns after the longest text of a request change nothing but the time.
     cuts_columns = pad_id is not None and model.inputs[0].shape[1] is None and hasattr(model, "check_inputs")
     most = tokenizer._max_length
@@ -37,7 +38,7 @@ def classifier(model, tokenizer, labels=None, multi_label=False):
             return {"logits" if named else "embeddings": vectors}
         if multi_label:
             probabilities = tf.nn.sigmoid(vectors)
-            names = tf.where(probabilities > 0.5, tf.constant(labels), "")
+            names = tf.where(probabilities > least, tf.constant(labels), "")
             return {"labels": names, "probabilities": probabilities, "logits": vectors}
         return _most_probable(vectors, labels)
 
@@ -122,6 +123,13 @@ def _checked_encoder(model, tokenizer):
 def _check_labels(labels, output):
     if labels is not None and len(checked_names(labels)) != output.shape[-1]:
         raise bad_argument("labels", f"be {output.shape[-1]}, one for each class", labels)
+
+
+def _checked_thresholds(thresholds, classes):
+    are_numbers = isinstance(thresholds, (list, tuple)) and all(type(x) in (int, float) for x in thresholds)
+    if not are_numbers or len(thresholds) != classes or not all(0 < x < 1 for x in thresholds):
+        raise bad_argument("thresholds", f"be a list of {classes} numbers between 0 and 1", thresholds)
+    return tf.constant(thresholds, tf.float32)
 
 
 def completer(model, tokenizer, seed=None, start_id=None, **options):

@@ -6,6 +6,8 @@ import shutil
 import keras
 import numpy as np
 import pytest
+import sklearn.metrics
+import tensorflow as tf
 
 import keras_txf as txf
 from keras_txf.tasks.labels import label_list, numbers_of
@@ -91,6 +93,38 @@ def tasks_of_problems():
     make = txf.tasks.TextClassifier.from_scratch
     small = dict(vocab_size=30, num_layers=1, dim=8, num_heads=2)
     return {kind: make(["x", "y", "z"], labels, problem_type=kind, **small) for kind, labels in columns.items()}
+
+
+def test_thresholds_of_labels_decide_in_predictions_scores_files_and_exports(tasks_of_problems, tmp_path):
+    multi = tasks_of_problems[MULTI]
+    task = txf.tasks.TextClassifier(multi.model, multi.tokenizer, multi.labels, problem_type=MULTI, thresholds=0.5)
+    texts, labels = ["x", "y", "z", "x y"], [["a"], ["b", "a"], [], ["b"]]
+    assert task.predict(texts) == multi.predict(texts) and multi.thresholds is None and task.thresholds == [0.5, 0.5]
+    assert task.evaluate(texts, labels)["f1"] == pytest.approx(multi.evaluate(texts, labels)["f1"])
+    shares = task.predict(texts, return_probabilities=True)
+    task.thresholds = [float(np.median(shares[:, 0])), float(shares[:, 1].max() + 1) / 2]
+    found = task.predict(texts)
+    assert found == [["a"] * bool(share > task.thresholds[0]) for share in shares[:, 0]] and 0 < found.count(["a"]) < 4
+    targets, predicted = (np.array([[one in row for one in "ab"] for row in rows]) for rows in (labels, found))
+    expected = sklearn.metrics.f1_score(targets, predicted, average="macro", zero_division=0)
+    assert task.evaluate(texts, labels)["f1"] == pytest.approx(expected)
+    task.save(tmp_path / "task")
+    assert txf.tasks.TextClassifier.load(tmp_path / "task").thresholds == task.thresholds
+    task.export(tmp_path / "served")
+    served = tf.saved_model.load(str(tmp_path / "served"))
+    rows = served.serve(tf.constant(texts))["labels"].numpy()
+    assert [[one.decode() for one in row if one] for row in rows] == found
+
+
+@pytest.mark.parametrize("kind, thresholds, words", [
+    (NUMBER, 0.5, "`thresholds` must be None for .*regression"),
+    (MULTI, [0.5], "`thresholds` must be a number, or a list of 2"),
+    (MULTI, [0.5, 1.0], "`thresholds` must be between 0 and 1; received 1.0 at index 1"),
+    (MULTI, "high", "`thresholds` must be a number, or a list of 2"),
+])  # fmt: skip
+def test_other_thresholds_raise_value_errors(kind, thresholds, words, tasks_of_problems):
+    with pytest.raises(ValueError, match=words):
+        tasks_of_problems[kind].thresholds = thresholds
 
 
 def test_a_problem_refuses_what_belongs_to_another(tasks_of_problems, bert):

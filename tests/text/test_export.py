@@ -247,6 +247,10 @@ def refuses(words, kind="decoder_generator", tokenizer=LETTERS, model=None, **op
     (["`labels`", "'decoder_generator"], {"labels": LABELS}),
     (["`stop_ids`", "'encoder_classifier", "labels"], {"kind": "encoder_classifier", "stop_ids": 2}),
     (["`multi_label`", "does not fit the model"], {"kind": "encoder_classifier", "multi_label": True}),
+    (["`thresholds`", "does not fit the model"],
+     {"kind": "encoder_classifier", "labels": LABELS, "thresholds": [0.5, 0.5, 0.5]}),
+    (["`thresholds`", "list of 3 numbers between 0 and 1"],
+     {"kind": "encoder_classifier", "labels": LABELS, "multi_label": True, "thresholds": [0.5, 1.5, 0.5]}),
     (["`labels`", "3, one for each class"], {"kind": "encoder_classifier", "labels": ["good", "bad"]}),
     (["`labels`", "different strings"], {"kind": "encoder_classifier", "labels": ["good", "bad", "bad"]}),
     (["one vector for each text", "Pooling"], {"kind": "encoder"}),
@@ -372,12 +376,14 @@ def test_answers_begin_and_end_as_the_tokenizer_says(tmp_path):
         assert [text.decode() for text in serve(tmp_path / kind, texts)["text"].numpy()] == ids.detokenize(answers)
 
 
-def test_several_labels_of_a_text_stand_at_their_places():
-    answer = serving.classifier(make("encoder_classifier", 3), tokenizer(), LABELS, multi_label=True)
+@pytest.mark.parametrize("thresholds", [None, [0.45, 0.55, 0.5]])
+def test_several_labels_of_a_text_stand_at_their_places(thresholds):
+    answer = serving.classifier(make("encoder_classifier", 3), tokenizer(), LABELS, True, thresholds)
     found = {name: value.numpy() for name, value in answer(tf.constant(["a fox", "the lazy dog", "x"])).items()}
     shares = 1 / (1 + np.exp(-found["logits"].astype("float64")))
     np.testing.assert_allclose(found["probabilities"], shares, atol=1e-6)
-    expected = [[label if share > 0.5 else "" for label, share in zip(LABELS, row)] for row in shares]
+    least = thresholds or [0.5] * 3
+    expected = [[label if share > x else "" for label, share, x in zip(LABELS, row, least)] for row in shares]
     assert [[label.decode() for label in row] for row in found["labels"]] == expected
 
 
