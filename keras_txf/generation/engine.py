@@ -3,7 +3,6 @@
 import functools
 import itertools
 import threading
-import typing
 import weakref
 
 import keras
@@ -12,27 +11,17 @@ from keras import ops
 
 from keras_txf.backend.compilers import compiled, compiles
 from keras_txf.generation.loop import Request, bucket, decoding_loop, stop_table
+from keras_txf.generation.loop_functions import columns, compile_loop, finish_by_text
 from keras_txf.generation.parameters import seed_state, split_parameters
-from keras_txf.generation.results import State, cut_rows
+from keras_txf.generation.results import State, Stream, cut_rows
 from keras_txf.ops.masks import real_tokens
 from keras_txf.progress import word
 
 COMPILING = "generate compiles: this batch size, length or sampler is new ..."
-STEPS = 8  # between two searches for stop strings
 MAX_LOOPS = 32  # compiled loops of all models in a process; each takes some megabytes
 _engines = weakref.WeakSet()
 _uses = itertools.count()
 _lock = threading.RLock()
-
-
-class LoopFunctions(typing.NamedTuple):
-    """The compiled functions of a loop; `finish` runs all steps in one call, `advance` runs some steps."""
-
-    start: typing.Callable
-    pad_cache: typing.Callable
-    advance: typing.Callable
-    finish: typing.Callable
-    results: typing.Callable
 
 
 class Engine:
@@ -65,7 +54,7 @@ class Engine:
             seed: integer; None draws one.
             inputs: dict, the other inputs of the model.
             stop_strings: `StopStrings` that end a row too, or None.
-            stream: whether to return an iterator of the tokens instead, each int (R,), -1 for a row that has ended.
+            stream: whether to return a `Stream` of the tokens instead, each int (R,), -1 for a row that has ended.
             state: a `State` of the starts of the prompts, or None.
 
         Returns:
@@ -81,13 +70,21 @@ class Engine:
         )
         key = *keys, each, strategy.top_logprobs, strategy.keeps_state
         request, functions, compiles = self._functions_for(request, key, loop)
+        make_state = functools.partial(self._state, request, prompts, each, state)
         with word(COMPILING if compiles else ""):
+            if not any(limits):
+                tokens, memory = np.zeros((len(prompts) * each, 0), "int32"), functions.read(request)
+                arrays = tokens, tokens.astype("float32"), np.zeros(len(tokens), "float32")
+                return arrays, make_state(tokens, memory)
             if stream:
-                return _stream(functions, request, stop_strings)
+                found = Stream()
+                tokens = columns(functions, request, stop_strings, found, strategy.keeps_state and make_state)
+                found.tokens = itertools.chain([next(tokens)], tokens)  # the first token while its adapters are active
+                return found
             if stop_strings is None:
                 last, lengths = functions.finish(*functions.start(request), request), None
             else:
-                last, lengths = _finish_by_text(functions, request, stop_strings)
+                last, lengths = finish_by_text(functions, request, stop_strings)
             memory = {name: last.pop(name) for name in ("cache", "constant", "logits") if name in last}
             tokens, log_probs, scores, *top = map(ops.convert_to_numpy, functions.results(last, request))
         if lengths is not None:
@@ -102,13 +99,17 @@ class Engine:
         arrays = tokens, log_probs, scores, *top
         if not strategy.keeps_state:
             return arrays
+        return arrays, make_state(tokens, memory)
+
+    def _state(self, request, prompts, each, state, tokens, memory):
+        """The `State` after the new tokens, int (R, N), -1 after the end, of a call that began from `state`."""
         counts = (tokens >= 0).sum(axis=1)
         texts, real = [], []
         for row, (new, count) in enumerate(zip(tokens, counts)):
             prompt = prompts[row // each]
             texts.append([*prompt, *new[:count].tolist()])
             real.append(self._real(row // each, prompt, state) + [True] * int(count))
-        return arrays, State(self, texts, real, (request.ids.shape[1] + counts - 1).astype("int32"), memory)
+        return State(self, texts, real, (request.ids.shape[1] + counts - 1).astype("int32"), memory)
 
     def function(self, build_models, max_new_tokens, strategy, jit_compile):
         """`generate` as a function of tensors, for a graph in which batch and lengths are unknown.
@@ -174,7 +175,7 @@ class Engine:
         """The `LoopFunctions` of a key, cached. Beyond `MAX_LOOPS` loops the least recently used loop is dropped."""
         with _lock:
             _, functions = self._loops.get(key, (None, None))
-            functions = functions or _compile(loop)
+            functions = functions or compile_loop(loop)
             self._loops[key] = next(_uses), functions
             while sum(len(engine._loops) for engine in _engines) > MAX_LOOPS:
                 engines = [engine for engine in _engines if engine._loops]
@@ -217,29 +218,6 @@ def _tensor(x):
     return ops.convert_to_tensor(x, "bool" if str(getattr(x, "dtype", "")) == "bool" else None)
 
 
-def _compile(loop):
-    """The `LoopFunctions` of a loop.
-
-    Each function is compiled at its first call. XLA takes about a megabyte for each kernel, so operations outside the
-    loop are not compiled with the loop.
-    """
-    models = loop.models
-
-    def finish(state, constant, request):
-        state = loop.advance(models.pad_cache(state, request), constant, request, request.max_new_tokens)
-        if getattr(loop, "keeps_state", False):
-            return {**state, **loop.close(state, constant, request), "constant": constant}
-        return {name: value for name, value in state.items() if name != "cache"}
-
-    return LoopFunctions(
-        compiled(loop.start, models.variables, steps=0),
-        compiled(models.pad_cache, [], steps=0),
-        compiled(loop.advance, models.variables, steps=1),
-        compiled(finish, models.variables),
-        compiled(loop.results, [], steps=0),
-    )
-
-
 def check_finite_weights(variables):
     """Raises ValueError with the path of a weight that is not finite."""
     broken = [
@@ -252,46 +230,3 @@ def check_finite_weights(variables):
             "The weights of a model that generates must be finite; received NaN or infinity in "
             f"{len(broken)} of them, the first is {broken[0]}."
         )
-
-
-def _stream(functions, request, stop_strings):
-    """The tokens as generated. The first token is generated at once, while its adapters are active."""
-    tokens = _columns(functions, request, stop_strings)
-    return itertools.chain([next(tokens)], tokens)
-
-
-def _columns(functions, request, stop_strings):
-    seen = 0
-    for state, count, _ in _run_in_parts(functions, request, stop_strings, 1):
-        history = ops.convert_to_numpy(state["history"])[:, request.prompt_length :]
-        yield from (history[:, column] for column in range(seen, min(count, history.shape[1])))
-        seen = count
-
-
-def _finish_by_text(functions, request, stop_strings):
-    """The last state, without its cache, and how many tokens of each row are kept, int (R,)."""
-    state, kept = {}, request.max_new_tokens
-    for state, _, ends in _run_in_parts(functions, request, stop_strings, STEPS):  # noqa: B007
-        kept = np.where(ends > 0, ends, kept)
-    return {name: value for name, value in state.items() if name != "cache"}, kept
-
-
-def _run_in_parts(functions, request, stop_strings, steps):
-    """Runs `steps` steps at a time.
-
-    Yields the state, the number of steps so far, and the number of tokens of each row that a stop string has ended in
-    this part, 0 for other rows.
-    """
-    state, constant = functions.start(request)
-    state, seen, running = functions.pad_cache(state, request), 0, True
-    while running and seen < request.max_new_tokens:
-        until = np.array(min(seen + steps, request.max_new_tokens), "int32")
-        state = functions.advance(state, constant, request, ops.convert_to_tensor(until))
-        count, running = int(state["count"]), ops.convert_to_numpy(state["running"])
-        ends = np.zeros(len(running), int)
-        if stop_strings is not None:
-            tokens = ops.convert_to_numpy(state["history"])[:, request.prompt_length :]
-            ends = stop_strings.ends(tokens[:, :count], seen)
-            state = {**state, "running": ops.convert_to_tensor(running & (ends == 0))}
-        seen, running = count, (running & (ends == 0)).any()
-        yield state, count, ends

@@ -137,6 +137,12 @@ class SampledDecoding:
         self.num_return_sequences, self.top_logprobs = num_return_sequences, top_logprobs
         self.keeps_state = keeps_state
 
+    def read(self, request):
+        """Reads the prompts alone: `cache`, `logits` (R, V) of the next token, and `constant`, see `start`."""
+        outputs, cache, constant = self.models.run_prefill(request, self.num_return_sequences)
+        logits = ops.repeat(outputs["logits"], self.num_return_sequences, axis=0)
+        return {"cache": cache, "logits": logits, "constant": constant}
+
     def start(self, request):
         """Reads the prompts and chooses the first tokens: the state, and the tensors that all steps share, dicts."""
         repeats = self.num_return_sequences

@@ -68,7 +68,7 @@ def _as_array(name, x):
         raise ValueError(f"`{name}` must hold token ids; received {short_repr(x)}.") from None
 
 
-def new_token_limits(lengths, max_new_tokens, max_length, model_length):
+def new_token_limits(lengths, max_new_tokens, max_length, model_length, may_be_zero=False):
     """Returns how many tokens may follow each prompt.
 
     Args:
@@ -76,11 +76,12 @@ def new_token_limits(lengths, max_new_tokens, max_length, model_length):
         max_new_tokens: the most new tokens of each prompt, or None.
         max_length: the most tokens of a prompt and its answer, or None.
         model_length: the number of positions of the model, or None.
+        may_be_zero: whether `max_new_tokens` may be 0, to read the prompts alone.
     """
     longest = max(lengths)
     if max_new_tokens is None and max_length is None:
         max_new_tokens = 64 if model_length is None else max(1, min(64, model_length - longest))
-    checks.optional(checks.positive_integer, "max_new_tokens", max_new_tokens)
+    checks.optional(checks.count if may_be_zero else checks.positive_integer, "max_new_tokens", max_new_tokens)
     checks.optional(checks.positive_integer, "max_length", max_length)
     if max_length is not None and longest >= max_length:
         raise ValueError(

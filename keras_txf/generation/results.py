@@ -190,7 +190,7 @@ def check_state(state):
     return state
 
 
-def check_state_options(sampler, state, return_state, stream, stop_strings, assistant=None):
+def check_state_options(sampler, state, return_state, stop_strings, assistant=None):
     """Raises ValueError for options that do not work with a state."""
     if (state is not None or return_state) and hasattr(sampler, "decoding_loop"):
         raise ValueError(
@@ -199,9 +199,27 @@ def check_state_options(sampler, state, return_state, stream, stop_strings, assi
         )
     if state is not None and assistant is not None:
         raise ValueError("`state` does not go with `assistant`, which has not read the texts; received both.")
-    for name, value in (("stream", stream), ("stop_strings", stop_strings), ("assistant", assistant)):
+    for name, value in (("stop_strings", stop_strings), ("assistant", assistant)):
         if return_state and value:
             raise ValueError(f"`return_state` does not go with `{name}`; received return_state=True.")
+
+
+class Stream:
+    """The result of `generate(..., stream=True, return_state=True)`: an iterator of tokens, and the state after them.
+
+    Attributes:
+        tokens: the iterator that `generate` returns without `return_state`.
+        state: a `State` once the iterator has ended, before that None.
+    """
+
+    tokens: typing.Iterator = iter(())
+    state: State | None = None
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self.tokens)
 
 
 class WithState(typing.NamedTuple):

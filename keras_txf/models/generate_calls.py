@@ -111,7 +111,8 @@ def run_generate(model, tokens, prompts, prefixes, inputs, options):
         check_state(state).check(engine, len(prompts))
         prompts = [earlier + prompt for earlier, prompt in zip(state.ids, prompts)]
     lengths = list(map(len, prompts))
-    limits = new_token_limits(lengths, options.max_new_tokens, options.max_length, tokens.max_length)
+    reads_alone = options.return_state is True and stream is False
+    limits = new_token_limits(lengths, options.max_new_tokens, options.max_length, tokens.max_length, reads_alone)
     longest = max(lengths)
     check_switch(switch_length_of(model), longest if state is None else min(map(len, state.ids)), longest, max(limits))
     strategy = options.strategy(model, tokens)
@@ -120,7 +121,7 @@ def run_generate(model, tokens, prompts, prefixes, inputs, options):
     top_logprobs = check_top_logprobs(options.top_logprobs, tokens.vocab_size, return_scores)
     stop_strings = stop_strings_of(options.stop_strings, options.tokenizer)
     check_stop_strings(strategy.sampler, stop_strings and stop_strings.strings)
-    check_state_options(strategy.sampler, state, options.return_state, stream, stop_strings, options.assistant)
+    check_state_options(strategy.sampler, state, options.return_state, stop_strings, options.assistant)
     if options.assistant is not None:
         decoder = _assistant(options.assistant, tokens, inputs, lengths, limits)
         check_assisted(strategy.sampler)
@@ -132,13 +133,13 @@ def run_generate(model, tokens, prompts, prefixes, inputs, options):
         )
     if stream:
         check_stream(strategy.sampler, options.padded, return_scores)
-    else:
-        strategy = strategy._replace(top_logprobs=top_logprobs, keeps_state=options.return_state)
+    strategy = strategy._replace(top_logprobs=top_logprobs, keeps_state=options.return_state)
     build_models = functools.partial(decoding_models, model, kind=kind)
     found = engine.generate(build_models, prompts, limits, strategy, options.seed, inputs, stop_strings, stream, state)
     if stream:
         shape = (-1,) if options.num_return_sequences is None else (-1, options.num_return_sequences)
-        return (tokens.reshape(shape) for tokens in found)
+        found.tokens = map(functools.partial(np.reshape, shape=shape), found.tokens)
+        return found if options.return_state else found.tokens
     found, last = found if options.return_state else (found, None)
     padding = tokens.pad_id or 0
     result = pack(found, prefixes, options.num_return_sequences, padding, options.padded, return_scores)

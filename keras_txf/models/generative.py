@@ -188,7 +188,8 @@ class Generator(CheckedModel):
                 prompts. Answers, limits and `processors` refer to all tokens. A prompt may be empty. The model's other
                 inputs are those of the first call.
             return_state: return a `txf.generation.WithState`: also a `state` for the next call, such as the next
-                turn of a chat. Not for beams, "contrastive", streams and `stop_strings`.
+                turn of a chat; max_new_tokens=0 then reads the prompts alone. A stream has an attribute `state` when it
+                has ended. Not for beams, "contrastive" and `stop_strings`.
 
         Returns:
             NumPy int32 (B, longest): prompts and their continuations, padded on the right.

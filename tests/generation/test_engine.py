@@ -47,7 +47,7 @@ def test_loops_go_with_their_model_or_when_they_are_forgotten(monkeypatch, reque
     monkeypatch.setattr(engine, "MAX_LOOPS", 1)
     model = make()
     model.generate(PROMPTS, 2)
-    gone = [weakref.ref(function) for (loop,) in [kept()] for function in loop]
+    gone = [weakref.ref(function) for (loop,) in [kept()] for function in loop if function]
     model.generate(PROMPTS, 2, "sampling")
     assert len(kept()) == 1 and [function() for function in gone] == [None] * 5
     gone = weakref.ref(model)

@@ -59,6 +59,36 @@ def test_random_models_go_on_from_a_state(uncompiled, request):
     assert right >= 6
 
 
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("options", [{"window": 3}, {"attention": [txf.layers.GatedDeltaNet(2, 8), None]}])
+def test_streams_and_texts_that_are_read_alone_have_a_state(options):
+    model = generator(position="rotary", **options)
+    whole = model.generate(PROMPTS, 5, stop_ids=3, return_state=True, padded=False)
+    stream = model.generate(PROMPTS, 5, stop_ids=3, stream=True, return_state=True)
+    assert stream.state is None
+    columns = np.stack(list(stream), axis=1)
+    assert [[*prompt, *row[row >= 0]] for prompt, row in zip(PROMPTS, columns)] == whole.ids == stream.state.ids
+    read = model.generate([prompt[:2] for prompt in PROMPTS], 0, return_state=True, padded=False, return_scores=True)
+    assert read.ids == read.state.ids == [prompt[:2] for prompt in PROMPTS] and not read.scored.scores.any()
+    answers = model.generate([prompt[2:] for prompt in PROMPTS], 5, stop_ids=3, state=read.state, return_state=True)
+    assert answers.state.ids == whole.ids
+    turn, options = [[9, 2], [], [3]], {"return_scores": True, "padded": False}
+    texts = [ids + new for ids, new in zip(whole.ids, turn)]
+    expected = model.generate(texts, 4, **options)
+    for state in (whole.state, stream.state, answers.state):
+        found = model.generate(turn, 4, state=state, **options)
+        assert [ids[len(new) :] for ids, new in zip(found.ids, turn)] == [
+            ids[len(text) :] for ids, text in zip(expected.ids, texts)
+        ]
+        np.testing.assert_allclose(np.concatenate(found.log_probs), np.concatenate(expected.log_probs), atol=1e-5)
+    draws = txf.generation.Sampling()
+    once, twice = (
+        model.generate(PROMPTS, 0, draws, num_return_sequences=number, return_state=True).state for number in (1, 2)
+    )
+    again = [row for row in model.generate([[]] * 3, 4, state=once, padded=False) for _ in range(2)]
+    assert model.generate([[]] * 6, 4, state=twice, padded=False) == again
+
+
 def test_generated_padding_stays_a_token():
     """The answer continues as in one call, also for a recurrence, which has read the padding token."""
     model = generator(position="rotary", attention=[txf.layers.GatedDeltaNet(2, 8), None])
@@ -82,7 +112,8 @@ def test_a_state_draws_as_all_tokens_do():
     ("options", "message"),
     [
         ({"sampler": "beam", "return_state": True}, "chooses token by token"),
-        ({"stream": True, "return_state": True}, "`return_state` does not go with `stream`"),
+        ({"max_new_tokens": 0}, "`max_new_tokens` must be a positive integer.*received 0"),
+        ({"max_new_tokens": 0, "stream": True, "return_state": True}, "`max_new_tokens` must be a positive integer"),
         ({"state": 3}, r"`state` must be the state that `generate\(..., return_state=True\)` returns; received 3"),
         ({"state": "other"}, "come from the same model"),
         ({"state": "own", "prompts": [[5]] * 4}, "one row for each of the 4 prompts"),

@@ -137,12 +137,13 @@ class GraphDecoder:
                 set_mask(values[self.inputs[vectors]], ops.cast(inputs[name], "bool"))
         for call in self.constant_calls:
             values.update(zip(call.outputs, call.run(values)))
-        kept = {}  # before the parts run: Keras' MultiHeadAttention removes the masks of its inputs
-        for i, symbol in enumerate(self._constants):
-            mask = mask_of(values[symbol])
-            kept[f"constant_{i}"] = {"value": values[symbol], **({} if mask is None else {"mask": mask})}
+        # Before the parts run: Keras' MultiHeadAttention removes the masks of its inputs.
+        masks = {symbol: mask_of(values[symbol]) for symbol in self._constants if symbol in values}
         layout = PromptLayout(attention_mask, self.width)
-        outputs, cache, constant = self._read(values, layout, attention_mask[:, -1:], {}, kept)
+        outputs, cache, constant = self._read(values, layout, attention_mask[:, -1:], {}, {})
+        for i, symbol in enumerate(self._constants):
+            mask = masks[symbol] if symbol in masks else mask_of(values[symbol])
+            constant[f"constant_{i}"] = {"value": values[symbol], **({} if mask is None else {"mask": mask})}
         outputs["logits"] = ops.reshape(outputs["logits"], (batch_size(inputs[self.ids_name]), self.logits.shape[-1]))
         if self.return_hidden_states:
             prefix = self.prefixes.get(self.hidden, 0)
