@@ -55,8 +55,8 @@ def export(
     With `pairs` a classifier reads two texts in one row, see `sentence_pairs`. A model of one logit then also returns
     `score` (B,), the sigmoid of the logit.
 
-    The signature `serving_default` takes `text`, string (B,); the loaded object's `serve` takes ragged text (B, any)
-    too. With `pairs` both take `first` and `second`, string (B,) each. The answers equal the answers in Python, such as
+    The signature `serving_default` and the loaded object's `serve` take `text`, string (B,), or a list; with `pairs`
+    `first` and `second`. `serve_ragged` takes ragged text (B, any). The answers equal the answers in Python, such as
     `tokenizer.detokenize(model.generate(tokenizer(text)))`, up to the rounding of floats. The tokenizer's `length`
     truncates a longer text. A prompt begins with the tokenizer's `start` and has no `end`. The answer to a prompt
     without a token is empty.
@@ -142,20 +142,24 @@ def _save(answer, model, names, path, shown):
     shown.update()
 
     def serve(text):
-        if isinstance(text, tf.RaggedTensor):
-            return {name: text.with_values(value) for name, value in traced(text.values).items()}
         return traced(text)
 
     def serve_pairs(first, second):
         return traced(first, second)
 
+    def serve_ragged(text):
+        return {name: text.with_values(value) for name, value in traced(text.values).items()}
+
     module = tf.Module()
     module.variables_of_model = [variable.value for variable in model.variables]
-    module.serve = tf.function(serve if len(texts) == 1 else serve_pairs, autograph=False)
-    if len(texts) == 1:
-        module.serve.get_concrete_function(tf.RaggedTensorSpec([None, None], tf.string))
+    # With a signature a list becomes a tensor; without, each new list of strings would be traced.
+    is_one = len(texts) == 1
+    module.serve = tf.function(serve if is_one else serve_pairs, input_signature=texts, autograph=False)
+    if is_one:
+        ragged = [tf.RaggedTensorSpec([None, None], tf.string)]
+        module.serve_ragged = tf.function(serve_ragged, input_signature=ragged, autograph=False)
     shown.update()
-    tf.saved_model.save(module, path, {"serving_default": module.serve.get_concrete_function(*texts)})
+    tf.saved_model.save(module, path, {"serving_default": module.serve.get_concrete_function()})
     shown.update()
 
 

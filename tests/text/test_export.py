@@ -110,8 +110,9 @@ for name in sys.argv[1:]:
     batches = [model.serve(tf.constant(texts[start:end])) for start, end in zip(ends, ends[1:])]
     found = {"all": answers({key: tf.concat([batch[key] for batch in batches], 0) for key in batches[0]})}
     found["list"] = answers(model.serve(texts[:4]))
+    assert model.serve.experimental_get_tracing_count() < 2, "a list of strings is traced"
     found["signature"] = answers(model.signatures["serving_default"](text=tf.constant(texts[:4])))
-    found["ragged"] = answers(model.serve(tf.ragged.constant([texts[:3], [], texts[3:4]], dtype=tf.string)))
+    found["ragged"] = answers(model.serve_ragged(tf.ragged.constant([texts[:3], [], texts[3:4]], dtype=tf.string)))
     found["none"] = answers(model.serve(tf.constant([], tf.string)))
     json.dump(found, open(name + ".json", "w"))
 """
