@@ -1,6 +1,7 @@
 """The inputs of token ids in the graph of a model: names, vocabulary, padding and length of their embeddings."""
 
 import dataclasses
+import itertools
 
 import keras
 
@@ -63,9 +64,11 @@ def id_inputs(model):
 
 
 def followed_input(model):
-    """The name of the one input of ids whose length the logits have; None if two inputs must have the same length."""
+    """The name of the one input of ids whose length the logits have; None if several inputs have the same length."""
     ids = [inputs_by_name(model)[name] for name in id_inputs(model)]
-    lengths = {id(x): 3 + 2 * i for i, x in enumerate(x for x in ids if x.shape[1] is None)}
+    fixed = {x.shape[1] for x in ids}
+    free = (length for length in itertools.count(3, 2) if length not in fixed)
+    lengths = {id(x): next(free) if x.shape[1] is None else x.shape[1] for x in ids}
 
     def with_length(x):
         shape = (2, lengths.get(id(x), x.shape[1]), *x.shape[2:]) if len(x.shape) > 1 else x.shape
@@ -77,7 +80,8 @@ def followed_input(model):
         return None
     logits = output.get("logits") if isinstance(output, dict) else output
     length = getattr(logits, "shape", (None, None))[1]
-    return next((name for name, x in inputs_by_name(model).items() if length and lengths.get(id(x)) == length), None)
+    found = [name for name, x in inputs_by_name(model).items() if length and lengths.get(id(x)) == length]
+    return found[0] if len(found) == 1 else None
 
 
 def source_name(model):

@@ -48,8 +48,8 @@ def generative(model: keras.Model, name: str | None = None, tokens: str | None =
 
     Args:
         model: a functional `keras.Model` that takes token ids, int (B, T), and returns logits (B, T, V), alone or in a
-            dict as "logits". The ids are its only integer input of that shape, the input named `target_ids` or
-            `token_ids`, or the one input whose length the logits have. Layers that mix positions must read only earlier
+            dict as "logits". The ids are its only integer input of that shape, the one input whose length the logits
+            have, or the input named `target_ids` or `token_ids`. Layers that mix positions must read only earlier
             positions. Of this package: attention with `causal=True`, `DecoderBlock`, `CrossAttention`. Of Keras:
             `LSTM`, `GRU`, `SimpleRNN`, `RNN`, `Conv1D(padding="causal")`, `MultiHeadAttention` and
             `GroupQueryAttention` with `use_causal_mask=True`. Or your own layer whose `call` has an argument `cache`,
@@ -89,11 +89,12 @@ def generative(model: keras.Model, name: str | None = None, tokens: str | None =
                 f"`tokens` must name an input of token ids; received {short_repr(tokens)}, float vectors, which "
                 "`txf.models.forecaster` feeds back."
             )
+    ids = id_inputs(model)
+    followed = followed_input(model) if len(ids) > 1 else None
     is_seq2seq = tokens in (None, "target_ids") and set(names) == {"source_ids", "target_ids"}
-    if not is_seq2seq and (tokens is not None or known_target(model) is None):
-        followed = followed_input(model)
-        is_seq2seq = len(id_inputs(model)) == len(names) == 2 and followed is not None and tokens in (None, followed)
-        tokens = tokens or followed
+    is_seq2seq |= len(ids) == len(names) == 2 and followed is not None and tokens in (None, followed)
+    if tokens is None and followed is not None and followed != known_target(model):
+        tokens = followed
     with keras.RematScope(mode=None):
         generator = (Seq2Seq if is_seq2seq else Generator)(model.input, model.output, name=name or model.name)
     generator.tokens = tokens

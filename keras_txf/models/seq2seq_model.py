@@ -112,7 +112,11 @@ class Seq2Seq(CheckedModel):
         """Source ids (B, S), padded on the right to the length of a bucket, so that fewer loops are compiled."""
         source = token_input(self, source_name(self))
         sources = prompt_lists("source_ids", source_ids, source.pad_id, source.vocab_size)
-        width = max(1, *map(len, sources))
+        width, fixed = max(1, *map(len, sources)), inputs_by_name(self)[source.name].shape[1]
+        if fixed is not None and width > fixed:
+            raise ValueError(f"`source_ids` must have at most the model's {fixed} tokens; received {width}.")
+        if fixed is not None and source.pad_id is not None:
+            return pad_rows(sources, source.pad_id, fixed)
         if source.pad_id is None and any(len(row) != width for row in sources):
             raise ValueError("`source_ids` must be of one length, since the model has pad_id=None.")
         if source.pad_id is not None:

@@ -343,6 +343,27 @@ def test_source_and_target_of_any_name_are_found_by_the_length_of_the_logits(tmp
         np.testing.assert_array_equal(found[0], np.concatenate(new))
 
 
+@pytest.mark.parametrize("names, lengths", [
+    (("token_ids", "answer"), (None, None)), (("target_ids", "a"), (None, None)), (("b", "a"), (3, None)),
+    (("b", "a"), (None, 3 + NEW)),
+])  # fmt: skip
+def test_names_and_fixed_lengths_do_not_decide_what_the_target_is(names, lengths):
+    source, target = (keras.Input((n,), dtype="int32", name=name) for name, n in zip(names, lengths))
+    context = layers.EncoderBlock(2)(layers.PositionalEmbedding(VOCABULARY, 8)(source))
+    x = layers.PositionalEmbedding(VOCABULARY, 8, pad_id=None)(target)
+    x = keras.layers.Dense(VOCABULARY)(layers.DecoderBlock(2, cross_attention=True)(x, context))
+    model = drawing.randomize(keras.Model([source, target], x), seed=4)
+    ids = np.full((1, 1), 1)
+    for _ in range(NEW):
+        padded = np.pad(ids, ((0, 0), (0, (lengths[1] or ids.shape[1]) - ids.shape[1])))
+        logits = drawing.array(model([np.array([[5, 6, 7]]), padded]))[:, ids.shape[1] - 1]
+        ids = np.concatenate([ids, logits.argmax(-1)[:, None]], axis=1)
+    np.testing.assert_array_equal(txf.models.generative(model).generate([[5, 6, 7]], NEW, start_id=1), ids[:, 1:])
+    if lengths[0]:
+        with pytest.raises(ValueError, match="`source_ids` must have at most the model's 3 tokens; received 4"):
+            txf.models.generative(model).generate([[5, 6, 7, 8]], NEW, start_id=1)
+
+
 @drawing.not_on_jax
 def test_a_sequential_model_of_keras_own_layers_generates():
     make = keras.layers
