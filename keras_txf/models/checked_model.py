@@ -40,6 +40,13 @@ class CheckedModel(keras.Model):
                     "`loss` must take logits, such as keras.losses.SparseCategoricalCrossentropy(from_logits=True); "
                     f"received {short_repr(one)}, which takes probabilities."
                 )
+        if kwargs.get("auto_scale_loss", True) and any(
+            layer.dtype_policy.name == "mixed_float16" for layer in self.layers
+        ):
+            # Keras reads the policy of the model, which `dtype` of a builder does not set.
+            optimizer = keras.optimizers.get(optimizer)
+            if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+                optimizer = keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale_optimizer")
         super().compile(optimizer, loss, *args, **kwargs)
 
     def compile_from_config(self, config):

@@ -375,3 +375,21 @@ def test_padding_before_a_start_token_that_is_not_padding_changes_nothing(start_
     (logits,) = numpy(model({"source_ids": source, "target_ids": target}))
     (padded,) = numpy(model({"source_ids": source, "target_ids": np.pad(target, ((0, 0), (2, 0)))}))
     np.testing.assert_allclose(padded[:, 2:], logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("global_policy", [False, True])
+def test_float16_scales_the_loss_whoever_sets_it(global_policy, tmp_path):
+    policy, loss = keras.config.dtype_policy(), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    try:
+        keras.config.set_dtype_policy("mixed_float16" if global_policy else policy)
+        model = txf.models.encoder_classifier(11, 3, 1, 8, 2, dtype=None if global_policy else "mixed_float16")
+        model.compile("sgd", loss, auto_scale_loss=False)
+        assert isinstance(model.optimizer, keras.optimizers.SGD)
+        model.compile("sgd", loss)
+        assert isinstance(model.optimizer.inner_optimizer, keras.optimizers.SGD)
+        model.optimizer.build(model.trainable_variables)
+        model.save(tmp_path / "model.keras")
+        again = keras.saving.load_model(tmp_path / "model.keras").optimizer
+        assert isinstance(again.inner_optimizer, keras.optimizers.SGD)  # scaled once
+    finally:
+        keras.config.set_dtype_policy(policy)
