@@ -87,12 +87,15 @@ def make_app(task, max_batch=16, wait=0.005, longest=64):
 
     @app.exception_handler(fastapi.exceptions.RequestValidationError)
     async def invalid(request, error):  # without the request itself, which FastAPI would send back
-        lines = [f"`{'.'.join(map(str, one['loc'][1:]))}`: {one['msg']}" for one in error.errors()]
+        bad_json = any(one["type"] == "json_invalid" for one in error.errors())
+        lines = [f"`{'.'.join(map(str, one['loc'][1:])) or 'body'}`: {one['msg']}" for one in error.errors()]
+        lines = ["The body must be JSON."] if bad_json else lines
         return JSONResponse({"error": "; ".join(lines)}, 422)
 
     @app.post("/generate")
     async def generate(question: Question, request: fastapi.Request):
-        question.prompt.encode()  # raises ValueError for half of a surrogate pair
+        if any("\ud800" <= letter <= "\udfff" for letter in question.prompt):
+            raise ValueError("`prompt` must be text; received half of a surrogate pair.")
         job = app.state.batches.add(question.prompt, (question.max_new_tokens, question.stream))
         pieces = job.answer(request.is_disconnected)
         first = await anext(pieces, "")  # an error still has a status of its own

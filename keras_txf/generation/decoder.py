@@ -120,7 +120,7 @@ class Decoder:
         """Reads the next tokens of each row.
 
         Args:
-            ids: int (B, T), in their order, without padding.
+            ids: int (B, T), in their order, without padding. T must be known when a function is traced.
             state: the state of `prefill` or of another step.
 
         Returns:
@@ -136,6 +136,11 @@ class Decoder:
         if None not in (ids.shape[0], real.shape[0]) and ids.shape[0] != real.shape[0]:
             raise ValueError(f"`ids` must have the {real.shape[0]} rows of the state; received {ids.shape[0]}.")
         tokens, length = ids.shape[1], real.shape[1]
+        if tokens is None:
+            raise ValueError(
+                "`ids` must have a known number of tokens a row; received shape "
+                f"{tuple(ids.shape)}. Trace a function for each number, without reduce_retracing."
+            )
         end = column + tokens
         known = checks.concrete(end)
         room = self._max_tokens if known is None else min(self._max_tokens, length - int(known) + tokens)

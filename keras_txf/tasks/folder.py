@@ -4,6 +4,7 @@ For a task of a checkpoint, the folder "checkpoint" holds the data that saving i
 format task.json, next to the files of transformers, has the task's options and the names of these files.
 """
 
+import hashlib
 import json
 import os
 import pathlib
@@ -36,29 +37,30 @@ def save(folder, task):
     if folder.is_dir() and any(folder.iterdir()) and not (folder / FILE).is_file():
         raise bad_argument("folder", "be new, empty, or the folder of a task", str(folder))
     tokenizers = {name: keras.saving.serialize_keras_object(one) for name, one in tokenizers_of(task).items()}
+    card, card_before = card_of(task), _digest_of_card(folder)
     with writing("folder", folder), atomic_folder(folder) as new:
         task.model.save(new / MODEL)
-        _write(new / FILE, task, tokenizers=tokenizers)
+        _write(new / FILE, task, card, tokenizers=tokenizers)
         if has_checkpoint_info(task.checkpoint_model()):
             write_checkpoint_info(task.checkpoint_model(), new / CHECKPOINT)
         copy_others(folder, new, (FILE, MODEL, CHECKPOINT, *_own_files(folder)))
-        write_card(new, task)
+        _write_card(new / CARD, card, card_before)
     move_checkpoint_info(task.checkpoint_model(), folder, folder / CHECKPOINT)
 
 
 def save_checkpoint(folder, task):
     """Writes the folder in Hugging Face's format, and a task.json for the data that the format cannot hold."""
     before = {file.name for file in folder.iterdir()} - {*_own_files(folder)} if folder.is_dir() else set()
-    model = task.checkpoint_model()
+    model, card, card_before = task.checkpoint_model(), card_of(task), _digest_of_card(folder)
     checkpoints.save(model, folder, config=task._checkpoint_config())
     with writing("folder", folder):
         task._save_beside(folder)
         own = sorted({file.name for file in folder.iterdir()} - {FILE, MODEL, CHECKPOINT, CARD} - before)
         with atomic_file(folder / FILE) as new:
-            _write(new, task, files=own)
+            _write(new, task, card, files=own)
         (folder / MODEL).unlink(missing_ok=True)
         shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
-        write_card(folder, task)
+        _write_card(folder / CARD, card, card_before)
     move_checkpoint_info(model, folder / CHECKPOINT, folder)
 
 
@@ -139,19 +141,35 @@ def _made(cls, path, model, tokenizers, content):
     return task
 
 
-def _write(path, task, **more):
+def _write(path, task, card, **more):
     content = {"task": type(task).__name__, "options": task.get_config(), **more, "record": task.record}
+    content["card"] = hashlib.sha256(card).hexdigest()
     path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 def _own_files(folder):
     """Returns the names of the files that `save_checkpoint` wrote next to task.json."""
-    try:
-        names = read_json(folder / FILE).get("files")
-    except ValueError:  # a missing or damaged file
-        return ()
+    names = _content_before(folder).get("files")
     is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
     return names if is_list else ()
+
+
+def _digest_of_card(folder):
+    """Returns the digest of the model card that was written to a folder, or None."""
+    return _content_before(folder).get("card")
+
+
+def _content_before(folder):
+    try:
+        return read_json(folder / FILE)
+    except ValueError:  # a missing or damaged file
+        return {}
+
+
+def _write_card(path, card, digest):
+    """Writes README.md, unless the file has other bytes than those with this digest: somebody wrote or edited it."""
+    if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() == digest:
+        path.write_bytes(card)
 
 
 def tokenizers_of(task):
@@ -159,10 +177,8 @@ def tokenizers_of(task):
     return {name: getattr(task, name) for name in ("tokenizer", "target_tokenizer") if getattr(task, name, None)}
 
 
-def write_card(folder, task):
-    """Writes README.md, unless the file exists: task, model, data, scores and script."""
-    if (folder / CARD).exists():
-        return
+def card_of(task):
+    """Returns the model card as bytes: task, model, data, scores and script."""
     name = type(task).__name__
     lines = [
         "---", "library_name: keras_txf", f"tags: [{name}]", "---", "",
@@ -182,4 +198,4 @@ def write_card(folder, task):
     lines += [
         "```python", "import keras_txf as txf", "", f'task = txf.tasks.{name}.load("path/of/this/folder")', "```", "",
     ]  # fmt: skip
-    (folder / CARD).write_text("\n".join(lines), encoding="utf-8")
+    return "\n".join(lines).encode("utf-8")

@@ -85,7 +85,7 @@ class Task:
 
         Args:
             folder: the folder; for "keras" not the current folder. `save` replaces its own earlier files, of either
-                format, once all is written. Other files stay, and so does a README.md.
+                format, once all is written. Other files stay, and so does a README.md that somebody wrote or edited.
             format: "keras", for `load`; or, for a task of a checkpoint, "huggingface", which transformers loads.
 
         Raises:

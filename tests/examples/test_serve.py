@@ -133,10 +133,11 @@ def test_the_app_batches_streams_and_refuses(folder):
         for content, status, words in [
             ('{"prompt": ""}', 400, "`prompt` must have 1 to 32 tokens; received 0."),
             (json.dumps({"prompt": "anna " * 99}), 400, "`prompt` must have 1 to 32 tokens; received 100."),
-            (r'{"prompt": "\ud800", "stream": true}', (400, 422), ""),
+            (r'{"prompt": "\ud800", "stream": true}', (400, 422), "`prompt`"),
+            ("", 422, "`body`: Field required"),
             ('{"prompt": 3}', 422, "`prompt`: Input should be a valid string"),
             ('{"prompt": "a", "max_new_tokens": 0}', 422, "`max_new_tokens`: Input should be greater"),
-            ("{", 422, "JSON"),
+            ("{", 422, "The body must be JSON"),
         ]:
             answer = httpx.post(f"{address}/generate", content=content, headers={"Content-Type": "application/json"})
             assert answer.status_code in (status if isinstance(status, tuple) else [status]), answer.text

@@ -37,3 +37,14 @@ def test_steps_of_one_and_of_several_tokens(number):
         decoder.step(IDS[:1, :1], state)
     with pytest.raises(ValueError, match=r"`attention_mask` must have the shape of the ids, \(2, 8\)"):
         decoder.prefill(IDS, length=10, attention_mask=IDS[:, :3] > 0)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow traces for unknown lengths")
+def test_a_graph_for_an_unknown_number_of_tokens_raises_an_error():
+    import tensorflow as tf
+
+    decoder = txf.generation.Decoder(next(models()), tokens=3)
+    _, state = decoder.prefill(IDS[:, :3], length=10)
+    step = tf.function(decoder.step).get_concrete_function
+    with pytest.raises(ValueError, match=r"`ids` must have a known number of tokens a row; received shape \(2, None\)"):
+        step(tf.TensorSpec((2, None), "int32"), state)

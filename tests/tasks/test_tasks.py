@@ -126,14 +126,19 @@ def test_a_folder_with_a_command_line_does_not_publish_it(of, tmp_path):
     assert "on 3 examples:" in (tmp_path / "task" / "README.md").read_text()
 
 
-def test_saving_again_keeps_other_files_and_the_card(of, tmp_path):
+def test_saving_again_keeps_other_files_and_a_card_by_hand(of, tmp_path):
     task = of("TextClassifier")
-    task.save(tmp_path / "task")
+    for epochs in (3, 8):  # the card of `save` follows the training
+        task.record = [{"examples": 9, "epochs": epochs, "scores": {"val_f1": 0.5}}]
+        task.save(tmp_path / "task")
+        assert f"Trained for {epochs} epochs" in (tmp_path / "task" / "README.md").read_text()
+    task.record = []
     (tmp_path / "task" / "README.md").write_text("mine")
     (tmp_path / "task" / "notes").mkdir()
     (tmp_path / "task" / "notes" / "a.txt").write_text("mine, too")
-    task.save(tmp_path / "task")
-    assert (tmp_path / "task" / "README.md").read_text() == "mine"
+    for _ in range(2):
+        task.save(tmp_path / "task")
+        assert (tmp_path / "task" / "README.md").read_text() == "mine"
     assert (tmp_path / "task" / "notes" / "a.txt").read_text() == "mine, too"
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "a.txt").write_text("mine")
