@@ -134,7 +134,10 @@ def cross(drawn, x):
     context = drawn.one_of(*drawn.contexts)
     if drawn.random.random() < 0.5:
         return txf.layers.DecoderBlock(N, cross_attention=True, dropout=0.0)(x, context)
-    return L.Add()([x, txf.layers.CrossAttention(N)(x, context)])
+    attend = drawn.one_of(
+        txf.layers.CrossAttention(N), L.MultiHeadAttention(N, D // N), L.GroupQueryAttention(D // N, N, 1)
+    )
+    return L.Add()([x, attend(x, context)])
 
 
 def earlier(drawn, x):

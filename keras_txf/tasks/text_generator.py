@@ -252,7 +252,7 @@ class TextGenerator(Task):
 
     @shows_options(defaults="elsewhere")
     def export(self, folder: Path, overwrite: bool = False, **options: Unpack[ExportOptions]) -> None:
-        """Writes a SavedModel from texts to their continuations.
+        """Writes a SavedModel from texts to the texts with their continuations.
 
         Args:
             folder, overwrite: see `txf.text.export`.
