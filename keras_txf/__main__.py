@@ -23,8 +23,8 @@ def main(arguments=None):
         return 0
     try:
         found = checkpoints.describe(options.folder)
-    except (ImportError, ValueError) as error:
-        print(error, file=sys.stderr)
+    except (ImportError, OSError, ValueError) as error:  # the Hub's errors are OSErrors, some of several lines
+        print(" ".join(str(error).split()), file=sys.stderr)
         return 1
     print(found)
     return found.problem is not None

@@ -8,6 +8,7 @@ import warnings
 from keras_txf.checkpoints.building import family_values, find_family
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.files import find, open_tensors
+from keras_txf.checkpoints.generation_config import load_generate_defaults
 from keras_txf.checkpoints.loading import build_without_values, check_not_adapter, match_weights, warn_of_images
 from keras_txf.checkpoints.source import Source
 from keras_txf.disk import file_of, read_json
@@ -108,6 +109,7 @@ def describe(path: str | os.PathLike, revision: str | None = None) -> Descriptio
             model, chosen, new_head, _ = build_without_values(folder, source, None, None, None, {})
             match_weights(model, source, chosen, new_head, new_head, {})
             warn_of_images(folder, kind)
+            load_generate_defaults(model, folder, values)
             task = chosen
         except ValueError as error:
             problem = str(error)

@@ -5,6 +5,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -48,6 +49,29 @@ def test_the_problem_is_the_error_of_load(key, value, words, tmp_path, capsys):
     assert found.problem.split(";")[0] in str(error.value)
     assert main(["describe", str(folder)]) == 1
     assert "no: " in capsys.readouterr().out
+
+
+def test_a_broken_generation_config_is_a_problem(tmp_path):
+    folder = tmp_path / "folder"
+    shutil.copytree(GOLDEN / "llama", folder)
+    (folder / "generation_config.json").write_text('{"top_k": 5, "penalty_alpha": 0.6}')
+    found = txf.checkpoints.describe(folder)
+    assert found.problem is None and "'penalty_alpha': 0.6" in found.notes[0]  # as `load` warns
+    (folder / "generation_config.json").write_text("{")
+    with pytest.raises(ValueError) as error:
+        txf.checkpoints.load(folder)
+    found = txf.checkpoints.describe(folder)
+    assert found.problem == str(error.value) and "generation_config.json" in found.problem
+    assert found.task is None and found.notes == ()
+
+
+def test_an_error_of_the_hub_is_one_line(monkeypatch, capsys):
+    def snapshot_download(*given, **options):
+        raise FileNotFoundError("There is no network.\n\nTry again.")
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download))
+    assert main(["describe", "org/name"]) == 1
+    assert capsys.readouterr().err == "There is no network. Try again.\n"
 
 
 def test_the_commands(capsys, tmp_path):
