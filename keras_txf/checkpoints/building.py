@@ -100,7 +100,10 @@ def table_of(family, task, config, model):
     """Returns the rows of body and head of a model's checkpoint; `inner` marks the rows of the body."""
     body = {path: dataclasses.replace(as_tensor(row), inner=True) for path, row in family.rows(config).items()}
     untied = family.tasks[task].untied if has_own_logits(model) else {}
-    return {**body, **family.tasks[task].rows(config), **untied}
+    table = {**body, **family.tasks[task].rows(config), **untied}
+    if "logit_adjustment/bias" in table:  # a plain Dense as the head holds the same bias
+        table = {"logits/bias": table["logit_adjustment/bias"], **table}
+    return table
 
 
 def has_own_logits(model):
@@ -172,7 +175,7 @@ def options_of(family, task, config, own):
         own: the caller's options.
     """
     with errors_show_config(config.values, own):
-        found = with_lengths(family.options(config))
+        found = without_default_length(config, with_lengths(family.options(config)))
         head = family.tasks[task].options(config)
         with config.without_checks():  # the keys of the other heads are known too
             for known in family.tasks.values():
@@ -181,6 +184,17 @@ def options_of(family, task, config, own):
     found = with_causality(config, family, found)
     config.check_all_known(family.neutral)
     return {**family.tasks[task].convert(found), **head}, tied
+
+
+def without_default_length(config, options):
+    """Sets `max_length` to None for a model without a table of positions whose config.json has no number of positions.
+
+    The default of the class in transformers would limit the model here. It limits nothing there: rotary and relative
+    positions reach any length.
+    """
+    key = "max_position_embeddings"
+    has_default = key in config.read and key not in config.values
+    return {**options, "max_length": None} if has_default and options.get("position_encoding", "") is None else options
 
 
 def with_causality(config, family, options):

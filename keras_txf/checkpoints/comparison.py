@@ -1,4 +1,4 @@
-"""Finds differences of two models: in the options of their layers, in their weights, or in their outputs."""
+"""Compares two models: the options of their layers, and their outputs with the same weights."""
 
 import collections
 import re
@@ -11,15 +11,17 @@ from keras_txf.backend.functional_graph import nodes, operations_inside, optiona
 from keras_txf.checks import short_repr
 from keras_txf.layers import PatchEmbedding, PositionalEmbedding, Residual
 from keras_txf.layers.parts import OPTIONS
+from keras_txf.layers.projections import LogitProjection, Projection
 from keras_txf.layers.token_input import embedded_input, inputs_by_name
 
 # Not compared: options without an effect on the outputs, options visible in the shapes of weights, and parts, whose own
 # options are compared.
 UNCOMPARED = re.compile(
-    r"(.*/)?(units|.*max_length|.*dropout|.*initializer|stochastic_depth|layer_scale|attention|"
+    r"(.*/)?(units|.*max_length|.*dropout|.*initializer|.*regularizer|.*constraint|axis|stochastic_depth|layer_scale|attention|"
     r"cross_attention|feed_forward|norm_bias|load_balancing|.*drop_remainder|.*interpolate_positions)(_of_\w+)?"
 )
 OF_PARTS = {*OPTIONS["attention"], *OPTIONS["feed_forward"], "attention", "feed_forward", "use_bias"}
+PLAIN = (keras.layers.Dense, keras.layers.LayerNormalization, keras.layers.RMSNormalization)
 NORMS = {"LayerNormalization": "layer", "RMSNormalization": "rms", "ZeroCenteredRMSNormalization": "rms_zero_centered"}
 
 
@@ -29,25 +31,22 @@ def options_in(model):
     The names of options of one side's blocks end in "_of_encoder" or "_of_decoder". The names of options of other
     layers begin with the name of the layer, such as "pooling/kind" and "pooling/class".
     """
-    calls = collections.Counter(node.operation.name for node in nodes(model))
     found: dict = {"num_layers": 0, "num_decoder_layers": 0, "logit_scale": None, "final_logit_soft_cap": None}
-    sides, embeddings = {"encoder": [], "decoder": []}, []
+    sides, embeddings = blocks_of(model), embeddings_of(model)
     for layer in operations_inside(model):
-        side = layer.name.partition("_")[0]
-        if side in sides and hasattr(layer, "feed_forward"):
-            sides[side] += [layer] * max(1, calls[layer.name])
-        elif isinstance(layer, (PositionalEmbedding, PatchEmbedding)):
-            embeddings.append(layer)
-        elif hasattr(layer, "soft_cap"):
+        if layer in embeddings or any(layer in blocks for blocks in sides.values()):
+            continue
+        if hasattr(layer, "soft_cap"):
             found.update(logit_scale=layer.scale, final_logit_soft_cap=layer.soft_cap)
         elif isinstance(layer, keras.layers.Layer) and not isinstance(layer, keras.layers.Dropout):
-            found.update({f"{layer.name}/class": type(layer).__name__, **plain(layer, f"{layer.name}/")})
+            found.update({f"{layer.name}/class": class_of(layer), **plain(layer, f"{layer.name}/")})
             found.update({"start_id": layer.start_id} if hasattr(layer, "start_id") else {})
     for layer in sorted(embeddings, key=lambda one: getattr(one, "vocab_size", 0) is not None):  # positions alone first
         own = layer.name.removesuffix("embedding")  # "source_", "target_", or "" for both
         for prefix in ["", own] if own else ["", "source_", "target_"]:
             given = {"channels": model.inputs[0].shape[-1], **plain(layer, prefix)}
-            given[f"{prefix}scale_embedding"] = given.pop(f"{prefix}scale", None)
+            scale = given.pop(f"{prefix}scale", None)  # None depends on the positions
+            given[f"{prefix}scale_embedding"] = getattr(layer, "token_scale", scale)
             found.update({name: value for name, value in given.items() if value is not None or name not in found})
     found["embedding_dim"] = found.get("dim")
     by_suffix = {f"_of_{side}": list(map(of_block, blocks)) for side, blocks in sides.items()}
@@ -62,6 +61,38 @@ def options_in(model):
     return found
 
 
+def blocks_of(model):
+    """Returns the blocks of a model by their side, "encoder" or "decoder"; a block occurs once for each call."""
+    calls = collections.Counter(node.operation.name for node in nodes(model))
+    sides: dict = {"encoder": [], "decoder": []}
+    for layer in operations_inside(model):
+        side = layer.name.partition("_")[0]
+        if side in sides and hasattr(layer, "feed_forward"):
+            sides[side] += [layer] * max(1, calls[layer.name])
+    return sides
+
+
+def embeddings_of(model):
+    """Returns the layers of a model that embed tokens, positions or patches."""
+    return [layer for layer in operations_inside(model) if isinstance(layer, (PositionalEmbedding, PatchEmbedding))]
+
+
+def class_of(layer):
+    """Returns the name of a layer's class: Keras' own for the projections, which compute the same."""
+    return "Dense" if type(layer) in (Projection, LogitProjection) else type(layer).__name__
+
+
+def renamed_bias(described, model):
+    """Returns the path of the logits' bias in a model -> its path in the described model.
+
+    The dict is empty if the described model has no bias of the logits in its `LogitAdjustment`, or the model has one.
+    """
+    asked, received = ({weight.path for weight in one.weights} for one in (described, model))
+    head, adjustment = "logits/bias", "logit_adjustment/bias"
+    moves = adjustment in asked - received and head in received - asked
+    return {head: adjustment} if moves else {}
+
+
 def of_block(block):
     """Returns the options of a block and its parts; sizes, biases and scales are taken from its weights."""
     attention, network = block.attention, block.feed_forward
@@ -70,6 +101,7 @@ def of_block(block):
     found.update(
         attention_dropout=getattr(attention, "dropout", 0), feed_forward_dropout=getattr(network, "dropout", 0)
     )
+    found["activation"] = activation_name(found.get("activation"))
     found["position"] = shown(getattr(attention, "position_layer", None))
     found["residual"] = shown(block.stream)
     found["residual_scale"] = block.stream.scale
@@ -88,6 +120,15 @@ def of_block(block):
         found.update(intermediate_dim=network.intermediate.units, use_bias=network.intermediate.use_bias)
         found["feed_forward_bias"] = found["use_bias"]
     return found
+
+
+def activation_name(activation):
+    """Returns the name of a function of Keras, and "silu" for its other name; other activations unchanged."""
+    name = getattr(activation, "__name__", None)
+    known = name is not None and getattr(keras.activations, name, None) is activation
+    return (
+        {"swish": "silu"}.get(activation, activation) if isinstance(activation, str) else name if known else activation
+    )
 
 
 def plain(layer, prefix=""):
@@ -129,36 +170,6 @@ def differ(name, value, wanted):
     return not UNCOMPARED.fullmatch(name) and distance(value, wanted) > 0
 
 
-def differences(described, model):
-    """Returns a message for each option and weight of a family's model that differs in a model; options come first."""
-    asked, received = options_in(described), options_in(model)
-    messages = [
-        "asks for {}={}{}; received a model with {}={}".format(*first_difference(name, asked[name], received.get(name)))
-        for name in sorted(asked, key=lambda name: "/" in name)
-        if differ(name, asked[name], received.get(name))
-    ]
-    asked, received = ({weight.path: tuple(weight.shape) for weight in one.weights} for one in (described, model))
-    for path in sorted(asked.keys() | received.keys()):
-        theirs, ours = asked.get(path), received.get(path)
-        if theirs != ours:
-            messages.append(f"asks for {short_repr(path)} of shape {theirs}; received a model with {ours}")
-    return messages
-
-
-def first_difference(name, value, wanted, block=""):
-    """Returns name, value, block, name and wanted value of the first difference, in a block or a layer's options."""
-    if isinstance(value, list) and isinstance(wanted, list) and len(value) == len(wanted):
-        number = next(i for i, both in enumerate(zip(value, wanted)) if distance(*both))
-        return first_difference(name, value[number], wanted[number], f" in block {number}")
-    classes = [
-        one.get("class", one.get("class_name", one)) if isinstance(one, dict) else one for one in (value, wanted)
-    ]
-    if isinstance(value, dict) and classes[0] == classes[1]:
-        inner = next(one for one in value | wanted if distance(value.get(one), wanted.get(one)))
-        return first_difference(f"{name}.{inner}", value.get(inner), wanted.get(inner), block)
-    return name, short_repr(classes[0]), block, name, short_repr(classes[1])
-
-
 # Large weights show soft caps and scales, small ones the epsilons of norms.
 SCALES = (1.0, 0.02)
 
@@ -178,10 +189,12 @@ def other_outputs(described, model, length, token_types):
     names = [set(inputs_by_name(described)), set(inputs_by_name(model)) - set(optional_inputs(model))]
     if not names[1] <= names[0] <= set(inputs_by_name(model)):
         return [f"asks for the inputs {sorted(names[0])}; received a model with {sorted(names[1])}"]
-    random = np.random.default_rng(0)
+    share_policies(described, model)
+    random, moved = np.random.default_rng(0), renamed_bias(described, model)
     inputs = {name: random_input(model, name, random, length, token_types) for name in sorted(names[0])}
     for scale in SCALES:
         values = {weight.path: random_value(weight, random, scale) for weight in model.weights if is_float(weight)}
+        values.update({other: values[path] for path, other in moved.items()})
         asked, received = (outputs_of(one, values, inputs) for one in (described, model))
         del values  # before the next ones are made
         if [one.shape for one in asked] != [one.shape for one in received]:
@@ -189,8 +202,18 @@ def other_outputs(described, model, length, token_types):
             return [f"asks for outputs of the shapes {shapes[0]}; received a model with {shapes[1]}"]
         for one, other in zip(asked, received):
             if not np.allclose(one, other, rtol=0, atol=1e-5 * np.abs(one).max()):
-                return ["calls its layers in another way: the outputs of both differ with the same weights"]
+                kinds = {keras.backend.standardize_dtype(weight.dtype) for weight in model.weights if is_float(weight)}
+                dtypes = f"; received weights of {sorted(kinds)}" if len(kinds) > 1 else ""
+                return [f"calls its layers in another way: the outputs of both differ with the same weights{dtypes}"]
     return []
+
+
+def share_policies(described, model):
+    """Gives plain layers of Keras, such as a head in float32 under a mixed policy, the dtype policies of a model's."""
+    own = {layer.name: layer for layer in model.layers}
+    for layer in described.layers:
+        if isinstance(layer, PLAIN) and isinstance(own.get(layer.name), PLAIN):
+            layer.dtype_policy = own[layer.name].dtype_policy
 
 
 def is_float(weight):

@@ -14,9 +14,10 @@ import keras
 from keras_txf import checks
 from keras_txf.backend.functional_graph import is_functional
 from keras_txf.checkpoints.building import describe, has_own_logits, options_of
-from keras_txf.checkpoints.comparison import differ, differences, distance, options_in, other_outputs, shown
+from keras_txf.checkpoints.comparison import differ, distance, options_in, other_outputs, shown
 from keras_txf.checkpoints.config import ACTIVATIONS, Config
 from keras_txf.checkpoints.config_schema import NULL, VALUE_CHECKS
+from keras_txf.checkpoints.differences import differences
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
 from keras_txf.checks import short_repr
@@ -34,7 +35,7 @@ def derive_config(model: keras.Model, kind: str) -> dict:
 
     Raises:
         ValueError: an unknown family, a model without a graph, or a model that the family cannot express. The message
-            names the first option that differs in the nearest class.
+            names the options that differ from the nearest class.
     """
     checks.one_of("family", kind, sorted(FAMILIES))
     if not is_functional(model) or isinstance(model, keras.Sequential):
@@ -49,10 +50,10 @@ def derive_config(model: keras.Model, kind: str) -> dict:
         if task in LANGUAGE_MODELS:
             own["tie_word_embeddings"] = not has_own_logits(model)
         values, stuck = search(family, task, {**values, **own}, wanted, stuck)
-        messages = compare(model, wanted, family, task, values)
-        if not messages:
+        number, message = compare(model, wanted, family, task, values)
+        if not number:
             return values
-        found.append((len(messages), known.architecture, messages[0]))
+        found.append((number, known.architecture, message))
         values = {key: value for key, value in values.items() if key not in own}  # the other values are a good start
     _, architecture, message = min(found)
     raise ValueError(f"`family` must be able to express the model; {short_repr(kind)} ({architecture}) {message}.")
@@ -65,7 +66,8 @@ def _check_names(model):
     if other:
         raise ValueError(
             "`model` must have the layer names of a builder, `embedding`, `encoder_0` or `decoder_0` ..., "
-            f"`encoder_norm` or `decoder_norm`, to be written by `family`; received {short_repr(other)}."
+            "`encoder_norm` or `decoder_norm`, and `logits` for a head of its own, to be written by `family`; received "
+            f"{short_repr(other)}."
         )
 
 
@@ -106,17 +108,21 @@ def score(family, task, values, wanted):
 
 
 def compare(model, wanted, family, task, values):
-    """Returns a message for each difference of the family's model: in options and weights, or else in the outputs."""
+    """Returns the number of differences from the family's model, and words for them.
+
+    They are differences of options and weights, or else of the outputs.
+    """
     try:
         described = describe(model, family, task, values)
     except ValueError as error:
-        return [f"builds no such model: {str(error).rstrip('.')}"] * len(wanted)
-    messages = differences(described, model)
-    if not messages:
-        windows = [window for window in wanted.get("window") or () if window and window <= LONGEST]
-        length = min(max([8, *windows]) + 2, wanted.get("max_length") or LONGEST)
-        messages = other_outputs(described, model, length, wanted.get("token_types"))
-    return messages
+        return len(wanted), f"builds no such model: {str(error).rstrip('.')}"
+    found = differences(described, model)
+    if found:
+        return len(found), str(found)
+    windows = [window for window in wanted.get("window") or () if window and window <= LONGEST]
+    length = min(max([8, *windows]) + 2, wanted.get("max_length") or LONGEST)
+    messages = other_outputs(described, model, length, wanted.get("token_types"))
+    return len(messages), "".join(messages)
 
 
 def proposals(wanted):

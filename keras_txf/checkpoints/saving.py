@@ -20,9 +20,9 @@ from keras_txf.checkpoints.checkpoint_info import (
     info_of_config,
     write_companion_files,
 )
-from keras_txf.checkpoints.comparison import differences
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.derived_config import derive_config
+from keras_txf.checkpoints.differences import differences
 from keras_txf.checkpoints.files import INDEX, ONE, SAVE_ID, shards_of
 from keras_txf.checkpoints.saved_config import dtype_of, new_config, update_generation_config, write_json
 from keras_txf.checkpoints.weight_map import links
@@ -90,9 +90,9 @@ def save(
         info = info_of_config(model, derive_config(model, family))
     table = find_family(info.config)
     known = table.tasks[info.task]
-    found = links(table_of(table, info.task, Config(info.config), model), model.weights)
     if config is not None:
         check_described(model, info, table)
+    found = links(table_of(table, info.task, Config(info.config), model), model.weights)
     prefix = table.prefix * known.whole if info.prefix is None else info.prefix
     tensors = {prefix * link.inner + link.name: link for link in found}
     shards, values = split(tensors, dtype, max_shard_size), new_config(model, info, table, dtype)
@@ -115,11 +115,9 @@ def check_no_adapters(model):
 
 def check_described(model, info, family):
     """Raises ValueError if the model's weights or options differ from those that the given config.json describes."""
-    messages = differences(describe(model, family, info.task, info.config), model)
-    if messages:
-        raise ValueError(
-            f"`config` must describe the model: it {messages[0]}. In all, {len(messages)} options and weights differ."
-        )
+    found = differences(describe(model, family, info.task, info.config), model)
+    if found:
+        raise ValueError(f"`config` must describe the model: it {found}.")
 
 
 def split(tensors, dtype, max_shard_size):

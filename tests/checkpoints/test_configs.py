@@ -87,7 +87,9 @@ def test_a_size_that_is_missing(folders, config, key, shape):
 
 def test_missing_keys_have_the_defaults_of_transformers(folders):
     values = {key: value for key, value in LLAMA.items() if key not in ("max_position_embeddings", "rms_norm_eps")}
-    assert load(folders["llama"], values).get_layer("embedding").max_length == 2048  # and no warning
+    model = load(folders["llama"], values)  # and no warning
+    assert model.get_layer("decoder_norm").epsilon == 1e-6
+    assert model.get_layer("embedding").max_length is None  # the default, 2048, limits nothing in transformers
 
 
 def test_a_family_without_defaults(folders):

@@ -88,13 +88,13 @@ def test_a_copy_of_a_model_never_loaded_is_saved(case, copied, tmp_path):
 
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("options, words", [
-    ({"gated": True}, "gated=False in block 0; received a model with gated=True"),
-    ({"logit_soft_cap": 3.0}, "logit_soft_cap=None in block 0; received a model with logit_soft_cap=3.0"),
-    ({"norm_placement": "sandwich"}, "norm_placement='pre' in block 0; received a model with norm_placement='sandw"),
-    ({"scale_embedding": True}, "scale_embedding=False; received a model with scale_embedding=True"),
-    ({"window": [None, 400]}, "window=None in block 1; received a model with window=400"),
-    ({"position": Rotary(7.0)}, "position=None in block 0; received a model with position='Rotary'"),
-    ({"share_blocks": 1}, "share_blocks=None; received a model with share_blocks=1"),
+    ({"gated": True}, "asks for gated=False of decoder_0 and 1 other block (received True)"),
+    ({"logit_soft_cap": 3.0}, "logit_soft_cap=None of decoder_0 and 1 other block (received 3.0)."),
+    ({"norm_placement": "sandwich"}, "norm_placement='pre' of decoder_0 and 1 other block (received 'sandwich')"),
+    ({"scale_embedding": True}, "asks for scale=False of embedding (received True)."),
+    ({"window": [None, 400]}, "asks for window=None of decoder_1 (received 400)."),
+    ({"position": Rotary(7.0)}, "position=None of decoder_0 and 1 other block (received 'Rotary')."),
+    ({"share_blocks": 1}, "share_blocks=None (received 1)"),
 ])  # fmt: skip
 def test_a_model_that_the_family_cannot_express_raises_value_error(options, words, tmp_path):
     model = build(**{**GPT2, **options})
@@ -118,7 +118,7 @@ def rewired(model, how):
 
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("how, words", [
-    ("plain", None), ("twice", "share_blocks=2"), ("turned", "in another way"), ("skip", "in another way"),
+    ("plain", None), ("twice", "(received 2)"), ("turned", "in another way"), ("skip", "in another way"),
     ("scaled", "in another way"),
 ])  # fmt: skip
 def test_a_model_wired_by_hand_is_saved_or_raises_value_error(how, words, tmp_path):
@@ -131,11 +131,99 @@ def test_a_model_wired_by_hand_is_saved_or_raises_value_error(how, words, tmp_pa
         refused(lambda: save(wired, tmp_path / "new", family="gpt2"), ["`family` must be able to express", words])
 
 
+def wired(head=None, final_norm=None, embedding=None, **block):
+    """A Llama of layers that a reader would write, with random weights."""
+    ids = keras.Input((None,), dtype="int32", name="token_ids")
+    options = {"position_encoding": None, "pad_id": None, **(embedding or {})}
+    x = txf.layers.PositionalEmbedding(90, 24, name="embedding", **options)(ids)
+    for i in range(3):
+        options = dict(intermediate_dim=40, position="rotary", gated=True, activation="silu", norm="rms",
+                       norm_placement="pre", use_bias=False, norm_epsilon=1e-5, dropout=0.1)  # fmt: skip
+        x = txf.layers.DecoderBlock(4, name=f"decoder_{i}", **{**options, **block})(x)
+        x = keras.layers.Dropout(0.1)(x)
+    norm = final_norm or keras.layers.RMSNormalization(axis=2, epsilon=1e-5, name="decoder_norm")
+    head = head or keras.layers.Dense(90, use_bias=False, name="logits", kernel_regularizer="l2")
+    model, random = txf.models.generative(keras.Model(ids, head(norm(x)))), np.random.default_rng(0)
+    for weight in model.weights:
+        if "float" in weight.dtype:
+            weight.assign(weight + 0.1 * random.normal(size=weight.shape))
+    return model
+
+
+@pytest.mark.parametrize("activation", ["swish", keras.activations.silu])
+def test_a_model_of_keras_own_layers_is_saved_with_its_limit_of_positions(activation, tmp_path):
+    model = wired(activation=activation)
+    save(model, tmp_path, family="llama")
+    again = txf.checkpoints.load(tmp_path)
+    same(again, model)
+    assert again.get_layer("embedding").max_length is None
+    again(np.zeros((1, 2100), "int32"))  # longer than the default of transformers
+    save(wired(embedding={"max_length": 77}), tmp_path, family="llama")
+    assert txf.checkpoints.load(tmp_path).get_layer("embedding").max_length == 77
+
+
+def test_a_head_in_float32_under_a_mixed_policy_is_saved(tmp_path):
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = wired(keras.layers.Dense(90, use_bias=False, name="logits", dtype="float32"))
+    finally:
+        keras.config.set_dtype_policy("float32")
+    save(model, tmp_path, family="llama")
+    again = txf.checkpoints.load(tmp_path)
+    for weight, other in zip(model.weights, again.weights, strict=False):
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(weight), keras.ops.convert_to_numpy(other))
+
+
+PHI = dict(norm="layer", use_bias=True, gated=False, activation="gelu_tanh", residual="parallel_one_norm",
+           position=Rotary(5000.0, 1 / 3), norm_epsilon=1e-3)  # fmt: skip
+
+
+def test_the_bias_of_a_dense_is_the_bias_of_the_family(tmp_path):
+    model = wired(keras.layers.Dense(90, name="logits"), keras.layers.LayerNormalization(name="decoder_norm"), **PHI)
+    save(model, tmp_path, family="phi")
+    again, ids = txf.checkpoints.load(tmp_path), np.array([[5, 6, 7]])
+    np.testing.assert_allclose(*(keras.ops.convert_to_numpy(one(ids)) for one in (again, model)), atol=1e-5)
+    assert len(again.weights) == len(model.weights)
+
+
+class Doubled(keras.layers.Dense):
+    def call(self, inputs, training=None):
+        return 2.0 * super().call(inputs)
+
+
+@pytest.mark.parametrize("head, words", [
+    (lambda: keras.layers.Dense(90, name="logits"), "asks for use_bias=False of logits (received True)"),
+    (lambda: keras.layers.Dense(90, use_bias=False, activation="tanh", name="logits"),
+     "asks for activation='linear' of logits (received 'tanh')."),
+    (lambda: Doubled(90, use_bias=False, name="logits"), "asks for class='Dense' of logits (received 'Doubled')."),
+    (lambda: keras.layers.Dense(90, use_bias=False, name="out"), "asks for a layer named 'logits' (received 'out')."),
+])  # fmt: skip
+def test_a_head_that_computes_otherwise_raises_value_error(head, words, tmp_path):
+    refused(lambda: save(wired(head()), tmp_path / "new", family="llama"), [words])
+
+
+def test_one_message_has_all_differences(tmp_path):
+    norm = keras.layers.RMSNormalization(epsilon=1e-6, name="decoder_norm")
+    model = wired(final_norm=norm, embedding={"scale": True}, gated=False, norm_placement="sandwich")
+    words = [
+        "scale=False of embedding (received True), ", "epsilon=1e-05 of decoder_norm (received 1e-06), ",
+        "gated=True of decoder_0 and 2 other blocks (received False)",
+        "norm_placement='pre' of decoder_0 and 2 other blocks (received 'sandwich')", " and 9 weights.",
+    ]  # fmt: skip
+    refused(lambda: save(model, tmp_path / "new", family="llama"), ["'llama' (LlamaForCausalLM) asks for ", *words])
+    save(wired(), tmp_path / "right", family="llama")
+    refused(lambda: save(model, tmp_path / "new", tmp_path / "right"), ["`config` must describe the model", *words])
+    many = {"gated": False, "norm_placement": "sandwich", "position": None, "norm": "layer"}
+    model = wired(final_norm=norm, embedding={"scale": True}, **many)
+    refused(lambda: save(model, tmp_path / "new", family="llama"), [" and 1 more and "])
+    assert not (tmp_path / "new").exists()
+
+
 def test_blocks_must_have_the_names_of_a_builder(tmp_path):
     ids = keras.Input((None,), dtype="int32", name="token_ids")
     x = txf.layers.DecoderBlock(2, name="block_0")(txf.layers.PositionalEmbedding(11, 8, name="embedding")(ids))
     model = keras.Model(ids, keras.layers.Dense(11, name="logits")(x))
-    refused(lambda: save(model, tmp_path / "new", family="gpt2"), ["`decoder_0`", "received ['block_0']"])
+    refused(lambda: save(model, tmp_path / "new", family="gpt2"), ["`decoder_0`", "`logits`", "received ['block_0']"])
 
 
 def test_arguments_of_another_kind(tmp_path):

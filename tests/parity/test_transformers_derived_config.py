@@ -2,11 +2,12 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 import torch
 import transformers
-from checkpoints.test_derived_config import CASES, build
+from checkpoints.test_derived_config import CASES, PHI, build, wired
 from keras import ops
 
 import keras_txf as txf
@@ -38,3 +39,19 @@ def test_transformers_has_the_outputs_of_a_model_never_loaded(case, tmp_path):
     for name, one in (ours if isinstance(ours, dict) else {"logits": ours}).items():
         other = answer[name] if name in answer else answer.last_hidden_state
         np.testing.assert_allclose(other.numpy(), ops.convert_to_numpy(one), atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llama", "phi"])
+def test_transformers_has_the_outputs_of_a_model_wired_by_hand(family, tmp_path):
+    """With a plain Dense as the head, and more positions than the default of the class."""
+    norm = keras.layers.LayerNormalization(name="decoder_norm")
+    of_phi = dict(head=keras.layers.Dense(90, name="logits"), final_norm=norm, **PHI)
+    model, ids = wired(**(of_phi if family == "phi" else {})), np.random.default_rng(1).integers(0, 90, (1, 2100))
+    txf.checkpoints.save(model, tmp_path, family=family)
+    assert "max_position_embeddings" not in json.loads((tmp_path / "config.json").read_text())
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    with torch.no_grad():
+        logits = theirs(torch.tensor(ids)).logits.numpy()
+    assert theirs.config.max_position_embeddings == 2048
+    for ours in (model, txf.checkpoints.load(tmp_path)):
+        np.testing.assert_allclose(logits, ops.convert_to_numpy(ours(ids)), atol=1e-4)
