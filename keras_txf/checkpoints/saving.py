@@ -58,6 +58,14 @@ def save(
         family: `model_type` of a family, such as "llama", instead of `config`. The config.json is derived from the
             model. To verify it, the model that `load` would build runs next to `model`, on random weights and ids.
 
+    A model wired by hand needs the layer names of a builder's model: `embedding` (or `source_embedding` and
+    `target_embedding`), the blocks `encoder_0`, `encoder_1` ... or `decoder_0`, `decoder_1` ..., the last norm
+    `encoder_norm` or `decoder_norm`, and `logits` for a head with its own kernel, a `keras.layers.Dense`.
+
+    A model without a limit of positions (`max_length=None`) gets no `max_position_embeddings`, and `load` builds it
+    without a limit again. Transformers then has the default of its class, which limits no rotary or relative positions;
+    GPT-J and other classes with a table of positions are limited to it.
+
     Raises:
         ValueError: a model of unknown origin without `config` or `family`; both of them; an option or a wiring of the
             model that the family cannot express; weights for which the family has no tensors; weights or options that
