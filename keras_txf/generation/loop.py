@@ -239,7 +239,13 @@ def process_logits(processors, logits, history, count, request):
     logits = bounded(logits, logits)
     past = History(history, request.prompt_length, count, request.stops)
     for processor, parameters in zip(processors, request.parameters[1:], strict=True):
-        changed = check_logits(with_parameters(processor, parameters)(logits, past), logits)
+        try:
+            changed = check_logits(with_parameters(processor, parameters)(logits, past), logits)
+        except Exception as error:  # a user's processor may raise any exception
+            error.add_note(
+                f"`processors`: {short_repr(processor)} raised this error; a graph may call it, see `History`."
+            )
+            raise
         logits = bounded(changed, changed)
     return logits
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from keras import ops
 from refusals import refused
 
+import keras_txf as txf
 from keras_txf.backend.compilers import compiled
 from keras_txf.generation import processors
 from keras_txf.generation.loop import History
@@ -306,3 +307,13 @@ def test_processors_become_a_tuple():
     assert check_processors(halves, VOCABULARY) == halves
     assert check_processors(None, VOCABULARY) == check_processors([], VOCABULARY) == ()
     assert all(cls in NAMES for cls in vars(processors).values() if dataclasses.is_dataclass(cls))
+
+
+def test_an_error_within_a_processor_names_the_processor():
+    def own_rule(logits, history):
+        raise TypeError("not on a symbol")
+
+    model = txf.models.decoder_generator(VOCABULARY, 1, 8, 2)
+    with pytest.raises(TypeError, match="not on a symbol") as error:
+        model.generate([[1, 2]], 2, processors=[own_rule])
+    assert "`processors`" in error.value.__notes__[0] and "own_rule" in error.value.__notes__[0]
