@@ -455,6 +455,7 @@ WITHOUT = {
     "layers.SinkCache": "made by `generate`", "generation.History": "made by `generate`",
     "generation.Scored": "made by `generate`", "generation.ScoredWithTop": "made by `generate`",
     "generation.Decoder": "tests/generation/test_decoder.py",
+    "checkpoints.Description": "made by `describe`", "checkpoints.families": "takes nothing",
     "generation.State": "made by `generate`", "generation.WithState": "made by `generate`",
     "training.Cost": "made by `cost`", "text.Tokenizer": "the base of the tokenizers",
 }  # fmt: skip

@@ -118,7 +118,8 @@ def cost(
     >>> cost = txf.training.cost(model, batch_size=8, length=128)
     >>> cost.parameters, cost.training_flops / cost.forward_flops
     (163968, 3.0)
-    >>> cost = txf.training.cost(lambda: txf.models.decoder_generator(32000, 32, 4096, 32), 1, 2048)
+    >>> build = lambda: txf.models.decoder_generator(32000, 32, 4096, 32, norm_placement="pre")
+    >>> cost = txf.training.cost(build, 1, 2048)
     >>> print(f"{cost.memory_bytes / 1e9:.0f} GB")
     125 GB
     """
