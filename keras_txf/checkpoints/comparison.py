@@ -17,8 +17,8 @@ from keras_txf.layers.token_input import embedded_input, inputs_by_name
 # Not compared: options without an effect on the outputs, options visible in the shapes of weights, and parts, whose own
 # options are compared.
 UNCOMPARED = re.compile(
-    r"(.*/)?(units|.*max_length|.*dropout|.*initializer|.*regularizer|.*constraint|axis|stochastic_depth|layer_scale|attention|"
-    r"cross_attention|feed_forward|norm_bias|load_balancing|.*drop_remainder|.*interpolate_positions)(_of_\w+)?"
+    r"(.*/)?(units|.*max_length|.*dropout|.*initializer|.*regularizer|.*constraint|axis|stochastic_depth|layer_scale|"
+    r"attention|cross_attention|feed_forward|norm_bias|load_balancing|.*drop_remainder|.*interpolate_positions)(_of_\w+)?"
 )
 OF_PARTS = {*OPTIONS["attention"], *OPTIONS["feed_forward"], "attention", "feed_forward", "use_bias"}
 PLAIN = (keras.layers.Dense, keras.layers.LayerNormalization, keras.layers.RMSNormalization)
@@ -124,11 +124,10 @@ def of_block(block):
 
 def activation_name(activation):
     """Returns the name of a function of Keras, and "silu" for its other name; other activations unchanged."""
+    if isinstance(activation, str):
+        return {"swish": "silu"}.get(activation, activation)
     name = getattr(activation, "__name__", None)
-    known = name is not None and getattr(keras.activations, name, None) is activation
-    return (
-        {"swish": "silu"}.get(activation, activation) if isinstance(activation, str) else name if known else activation
-    )
+    return name if name and getattr(keras.activations, name, None) is activation else activation
 
 
 def plain(layer, prefix=""):
@@ -209,7 +208,7 @@ def other_outputs(described, model, length, token_types):
 
 
 def share_policies(described, model):
-    """Gives plain layers of Keras, such as a head in float32 under a mixed policy, the dtype policies of a model's."""
+    """Gives plain layers of Keras the dtype policies of the model's layers, such as a head's float32."""
     own = {layer.name: layer for layer in model.layers}
     for layer in described.layers:
         if isinstance(layer, PLAIN) and isinstance(own.get(layer.name), PLAIN):

@@ -98,10 +98,10 @@ def of_blocks(asked, received, model):
         names = [block.name for block in blocks_of(model)[side]]
         found = {}
         for name, value in asked.items():
-            wanted = received.get(name)
-            if not name.endswith(suffix) or not isinstance(value, list) or not isinstance(wanted, list):
+            given = received.get(name)
+            if not name.endswith(suffix) or not isinstance(value, list) or not isinstance(given, list):
                 continue
-            pairs = list(zip(names, value, wanted))  # another number of blocks has its own phrase
+            pairs = list(zip(names, value, given))  # another number of blocks has its own phrase
             pairs = [pair for pair in pairs if differ(name, *pair[1:])]
             if pairs:
                 found[name.removesuffix(suffix)] = pairs
@@ -109,10 +109,10 @@ def of_blocks(asked, received, model):
             if pairs == found.get(FOLLOWS.get(name)):
                 continue
             option, part = OF_PARTS.get(name, (name, None))
-            block, value, wanted = pairs[0]
+            block, value, given = pairs[0]
             others = len({pair[0] for pair in pairs}) - 1
             place = block + (f" and {others} other {'block' if others == 1 else 'blocks'}" if others else "")
-            yield phrase(option, place if part is None else f"`{part}` of {place}", value, wanted)
+            yield phrase(option, place if part is None else f"`{part}` of {place}", value, given)
 
 
 def of_embeddings_and_model(asked, received, described, model):
@@ -122,35 +122,28 @@ def of_embeddings_and_model(asked, received, described, model):
     prefixes = {name.removesuffix("embedding") for name in own} | {"source_", "target_", ""}
     found = {}
     for name, value in asked.items():
-        wanted = received.get(name)
-        if (
-            "/" in name
-            or isinstance(value, list)
-            or name.endswith(tuple(SIDES.values()))
-            or not differ(name, value, wanted)
-        ):
-            continue
-        found[name] = value, wanted
-    for name, (value, wanted) in found.items():
+        given = received.get(name)
+        of_part = "/" in name or isinstance(value, list) or name.endswith(tuple(SIDES.values()))
+        if not of_part and differ(name, value, given):
+            found[name] = value, given
+    for name, (value, given) in found.items():
         prefix = max((one for one in prefixes if name.startswith(one)), key=len)
         option = {"scale_embedding": "scale"}.get(name.removeprefix(prefix), name.removeprefix(prefix))
         place = next((one for one in (f"{prefix}embedding", "embedding", *own) if one in own), None)
         if name in OF_LOGITS:
-            yield phrase(OF_LOGITS[name], "the LogitAdjustment", value, wanted)
+            yield phrase(OF_LOGITS[name], "the LogitAdjustment", value, given)
         elif option in options and place is not None:
-            yield phrase(option, place, value, wanted)
-        elif (value, wanted) != found.get(FOLLOWS.get(name)):
-            yield phrase(name, None, value, wanted)
+            yield phrase(option, place, value, given)
+        elif (value, given) != found.get(FOLLOWS.get(name)):
+            yield phrase(name, None, value, given)
 
 
-def phrase(option, place, value, wanted):
+def phrase(option, place, value, given):
     """Returns words for one difference; of two options with the same class, for the first inner option that differs."""
-    classes = [
-        one.get("class", one.get("class_name", one)) if isinstance(one, dict) else one for one in (value, wanted)
-    ]
+    classes = [one.get("class", one.get("class_name", one)) if isinstance(one, dict) else one for one in (value, given)]
     if isinstance(value, dict) and classes[0] == classes[1]:
-        inner = next(one for one in value | wanted if distance(value.get(one), wanted.get(one)))
-        return phrase(inner, f"`{option}` of {place}", value.get(inner), wanted.get(inner))
+        inner = next(one for one in value | given if distance(value.get(one), given.get(one)))
+        return phrase(inner, f"`{option}` of {place}", value.get(inner), given.get(inner))
     of = "" if place is None else f" of {place}"
     return f"{option}={short_repr(classes[0])}{of} (received {short_repr(classes[1])})"
 

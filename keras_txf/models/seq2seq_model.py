@@ -109,18 +109,16 @@ class Seq2Seq(CheckedModel):
         return start_list(start_id_of(self) if start_id is None else start_id, vocab_size)
 
     def _padded_sources(self, source_ids):
-        """Source ids (B, S), padded on the right to the length of a bucket, so that fewer loops are compiled."""
+        """Source ids (B, S), padded on the right to the model's length, or to a bucket, which compiles fewer loops."""
         source = token_input(self, source_name(self))
         sources = prompt_lists("source_ids", source_ids, source.pad_id, source.vocab_size)
         width, fixed = max(1, *map(len, sources)), inputs_by_name(self)[source.name].shape[1]
         if fixed is not None and width > fixed:
             raise ValueError(f"`source_ids` must have at most the model's {fixed} tokens; received {width}.")
-        if fixed is not None and source.pad_id is not None:
-            return pad_rows(sources, source.pad_id, fixed)
         if source.pad_id is None and any(len(row) != width for row in sources):
             raise ValueError("`source_ids` must be of one length, since the model has pad_id=None.")
         if source.pad_id is not None:
-            width = max(width, min(bucket(width), source.max_length or math.inf))
+            width = fixed or max(width, min(bucket(width), source.max_length or math.inf))
         return pad_rows(sources, source.pad_id or 0, width)
 
     @knows_options

@@ -37,30 +37,31 @@ def save(folder, task):
     if folder.is_dir() and any(folder.iterdir()) and not (folder / FILE).is_file():
         raise bad_argument("folder", "be new, empty, or the folder of a task", str(folder))
     tokenizers = {name: keras.saving.serialize_keras_object(one) for name, one in tokenizers_of(task).items()}
-    card, card_before = card_of(task), _digest_of_card(folder)
+    card, before = card_of(task), _content_of(folder)
     with writing("folder", folder), atomic_folder(folder) as new:
         task.model.save(new / MODEL)
         _write(new / FILE, task, card, tokenizers=tokenizers)
         if has_checkpoint_info(task.checkpoint_model()):
             write_checkpoint_info(task.checkpoint_model(), new / CHECKPOINT)
-        copy_others(folder, new, (FILE, MODEL, CHECKPOINT, *_own_files(folder)))
-        _write_card(new / CARD, card, card_before)
+        copy_others(folder, new, (FILE, MODEL, CHECKPOINT, *_own_files(before)))
+        _write_card(new / CARD, card, before.get("card"))
     move_checkpoint_info(task.checkpoint_model(), folder, folder / CHECKPOINT)
 
 
 def save_checkpoint(folder, task):
     """Writes the folder in Hugging Face's format, and a task.json for the data that the format cannot hold."""
-    before = {file.name for file in folder.iterdir()} - {*_own_files(folder)} if folder.is_dir() else set()
-    model, card, card_before = task.checkpoint_model(), card_of(task), _digest_of_card(folder)
+    before = _content_of(folder)
+    others = {file.name for file in folder.iterdir()} - {*_own_files(before)} if folder.is_dir() else set()
+    model, card = task.checkpoint_model(), card_of(task)
     checkpoints.save(model, folder, config=task._checkpoint_config())
     with writing("folder", folder):
         task._save_beside(folder)
-        own = sorted({file.name for file in folder.iterdir()} - {FILE, MODEL, CHECKPOINT, CARD} - before)
+        own = sorted({file.name for file in folder.iterdir()} - {FILE, MODEL, CHECKPOINT, CARD} - others)
         with atomic_file(folder / FILE) as new:
             _write(new, task, card, files=own)
         (folder / MODEL).unlink(missing_ok=True)
         shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
-        _write_card(folder / CARD, card, card_before)
+        _write_card(folder / CARD, card, before.get("card"))
     move_checkpoint_info(model, folder / CHECKPOINT, folder)
 
 
@@ -147,27 +148,23 @@ def _write(path, task, card, **more):
     path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
-def _own_files(folder):
-    """Returns the names of the files that `save_checkpoint` wrote next to task.json."""
-    names = _content_before(folder).get("files")
+def _content_of(folder):
+    """Returns the content of a folder's task.json; an empty dict for a missing or damaged file."""
+    try:
+        return read_json(folder / FILE)
+    except ValueError:
+        return {}
+
+
+def _own_files(content):
+    """Returns the names of the files that `save_checkpoint` wrote next to the task.json with this content."""
+    names = content.get("files")
     is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
     return names if is_list else ()
 
 
-def _digest_of_card(folder):
-    """Returns the digest of the model card that was written to a folder, or None."""
-    return _content_before(folder).get("card")
-
-
-def _content_before(folder):
-    try:
-        return read_json(folder / FILE)
-    except ValueError:  # a missing or damaged file
-        return {}
-
-
 def _write_card(path, card, digest):
-    """Writes README.md, unless the file has other bytes than those with this digest: somebody wrote or edited it."""
+    """Writes README.md, unless the file exists with another digest: a user wrote or edited it."""
     if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() == digest:
         path.write_bytes(card)
 
