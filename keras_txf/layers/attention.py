@@ -14,11 +14,12 @@ from keras_txf.layers.multi_head import (
     attend_spec,
     build_projections,
     check_absent_with_cache,
-    check_bias_and_prefix,
+    check_bias,
     check_context,
     check_masks,
     check_positions_with_cache,
     check_same_length,
+    check_two_ways,
     project_context,
     project_query,
     set_attention_options,
@@ -29,7 +30,7 @@ from keras_txf.layers.positions import build_named, make_position
 from keras_txf.layers.rotary import Rotary
 from keras_txf.layers.serialization import register, revive
 from keras_txf.layers.shown_options import take_options
-from keras_txf.ops.masks import AttentionMask, check_conditions
+from keras_txf.ops.masks import AttentionMask, check_conditions, number_runs
 from keras_txf.ops.positions import PositionBias, add_bias
 
 
@@ -53,6 +54,9 @@ class MultiHeadSelfAttention(Layer):
         attention_bias: float (B or 1, N or 1, T, T), added to the scaled logits.
         prefix_length: int (B,), with `causal`: this number of first tokens attend to each other in both directions (a
             prefix language model). The rows are padded on the right.
+        bidirectional_mask: bool (B, T), with `causal`: each run of consecutive True tokens attends to itself in both
+            directions, such as the tokens of an image, or the prefix of each packed sequence. A `window` does not hide
+            tokens of the same run.
         cache: a `Cache`, which decoding passes. It keeps keys and values, and holds padding and positions.
             `attention_mask` and `attention_bias` then cover all positions, (..., L, L).
         return_attention_scores: also return the weights (B, N, T, T), before dropout.
@@ -103,25 +107,29 @@ class MultiHeadSelfAttention(Layer):
         positions=None,
         attention_bias=None,
         prefix_length=None,
+        bidirectional_mask=None,
         cache=None,
         return_attention_scores=False,
         training=None,
     ):
         if cache is not None:
             check_absent_with_cache(segment_ids=segment_ids)
-            allowed, added = cache.pairs(attention_mask, attention_bias, prefix_length, self.window)
+            allowed, added = cache.pairs(attention_mask, attention_bias, prefix_length, self.window, bidirectional_mask)
             query, key, value = self._project(inputs, token_positions(inputs, positions, cache))
             key, value = cache.update(key, value)
             position_bias, training = self._bias(query, key, cache.positions, cache.key_positions), False
             check_positions_with_cache(self, positions, position_bias)
         else:
             padding = inputs_mask if mask is None else mask
-            self._check_call(inputs, padding, attention_mask, segment_ids, positions, attention_bias, prefix_length)
+            pairs = attention_mask, attention_bias, prefix_length, bidirectional_mask
+            self._check_call(inputs, padding, segment_ids, positions, *pairs)
             positions = token_positions(inputs, positions)
             query, key, value = self._project(inputs, positions)
+            runs = None if bidirectional_mask is None else number_runs(bidirectional_mask)
             allowed = AttentionMask(
-                self.causal, self.window, padding, segment_ids, segment_ids, attention_mask, prefix=prefix_length
-            )
+                self.causal, self.window, padding, segment_ids, segment_ids, attention_mask, prefix=prefix_length,
+                query_runs=runs, key_runs=runs,
+            )  # fmt: skip
             position_bias, added = self._bias(query, key, positions, positions, training), attention_bias
         zero_empty_rows = attention_mask is not None
         return attend(
@@ -129,8 +137,9 @@ class MultiHeadSelfAttention(Layer):
             return_attention_scores=return_attention_scores, training=training, scale=self.logit_scale(),
         )  # fmt: skip
 
-    def _check_call(self, inputs, padding, attention_mask, segment_ids, positions, attention_bias, prefix_length):
-        check_bias_and_prefix(self, inputs, inputs, attention_bias, prefix_length)
+    def _check_call(self, inputs, padding, segment_ids, positions, attention_mask, attention_bias, *of_causal):
+        check_bias(self, inputs, inputs, attention_bias)
+        check_two_ways(self, inputs, *of_causal)
         check_masks(self, inputs, inputs, attention_mask, mask=padding, segment_ids=segment_ids)
         check_conditions(padding, segment_ids, segment_ids)
         if positions is not None and self.position_layer is None:
@@ -146,12 +155,14 @@ class MultiHeadSelfAttention(Layer):
         positions=None,
         attention_bias=None,
         prefix_length=None,
+        bidirectional_mask=None,
         cache=None,
         return_attention_scores=False,
         training=None,
     ):
         padding = inputs_mask if mask is None else mask
-        self._check_call(inputs, padding, attention_mask, segment_ids, positions, attention_bias, prefix_length)
+        pairs = attention_mask, attention_bias, prefix_length, bidirectional_mask
+        self._check_call(inputs, padding, segment_ids, positions, *pairs)
         if positions is not None:
             checks.positions(positions, *inputs.shape[:2])
         if hasattr(self.position_layer, "check_heads"):
@@ -277,7 +288,7 @@ class CrossAttention(Layer):
         check_context(context)
         check_masks(self, inputs, context, attention_mask, segment_ids=segment_ids)
         check_same_length(self, inputs, context)
-        check_bias_and_prefix(self, inputs, context, attention_bias)
+        check_bias(self, inputs, context, attention_bias)
         if (segment_ids is None) != (context_segment_ids is None):
             raise ValueError("`segment_ids` and `context_segment_ids` must be passed together; received one.")
         check_conditions(None, segment_ids, context_segment_ids)

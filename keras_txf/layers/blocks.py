@@ -25,8 +25,8 @@ class EncoderBlock(Layer):
 
     Call arguments:
         inputs: float (B, T, D).
-        mask, attention_mask, segment_ids, positions, attention_bias, prefix_length, cache, return_attention_scores: see
-            `MultiHeadSelfAttention`.
+        mask, attention_mask, segment_ids, positions, attention_bias, prefix_length, bidirectional_mask, cache,
+            return_attention_scores: see `MultiHeadSelfAttention`.
 
     Returns:
         (B, T, D), and the scores (B, N, T, T) if asked for.
@@ -65,6 +65,7 @@ class EncoderBlock(Layer):
         positions=None,
         attention_bias=None,
         prefix_length=None,
+        bidirectional_mask=None,
         cache=None,
         return_attention_scores=False,
         training=None,
@@ -80,6 +81,7 @@ class EncoderBlock(Layer):
             positions=positions,
             attention_bias=attention_bias,
             prefix_length=prefix_length,
+            bidirectional_mask=bidirectional_mask,
             cache=cache,
             return_attention_scores=return_attention_scores,
         )
@@ -113,8 +115,8 @@ class DecoderBlock(Layer):
     Call arguments:
         inputs: float (B, T, D).
         context: float (B, S, any width), with `cross_attention` only.
-        mask, attention_mask, segment_ids, positions, attention_bias, prefix_length, cache: of the self-attention, see
-            `MultiHeadSelfAttention`.
+        mask, attention_mask, segment_ids, positions, attention_bias, prefix_length, bidirectional_mask, cache:
+            of the self-attention, see `MultiHeadSelfAttention`.
         context_mask: bool (B, S), True at real tokens of the context. Keras fills it from the context.
         context_attention_mask: bool (T, S), (B, T, S) or (B, N or 1, T, S) for the cross-attention.
         context_segment_ids: int (B, S), with `segment_ids`.
@@ -176,6 +178,7 @@ class DecoderBlock(Layer):
         positions=None,
         attention_bias=None,
         prefix_length=None,
+        bidirectional_mask=None,
         cache=None,
         context_cache=None,
         return_attention_scores=False,
@@ -201,6 +204,7 @@ class DecoderBlock(Layer):
             positions=positions,
             attention_bias=attention_bias,
             prefix_length=prefix_length,
+            bidirectional_mask=bidirectional_mask,
             cache=cache,
             return_attention_scores=return_attention_scores,
         )

@@ -17,7 +17,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.cache_slots import first_real, prompt_mask, prompt_slots, put_columns, take_columns
-from keras_txf.ops.masks import as_rank_four, prefix_mask
+from keras_txf.ops.masks import as_rank_four, number_runs, prefix_mask, same_run
 from keras_txf.ops.tensors import at_least, at_most, nan_unless, swap_heads
 
 
@@ -166,7 +166,12 @@ class Cache:
         return swap_heads(key), swap_heads(value)
 
     def pairs(
-        self, attention_mask: Any, attention_bias: Any, prefix_length: Any, window: int | None
+        self,
+        attention_mask: Any,
+        attention_bias: Any,
+        prefix_length: Any,
+        window: int | None,
+        bidirectional_mask: Any = None,
     ) -> tuple[Any, Any]:
         """Returns the mask and the bias for new tokens and keys, from tensors for all positions; before `update`.
 
@@ -175,8 +180,10 @@ class Cache:
             attention_bias: float (B or 1, N or 1, L, L), or None.
             prefix_length: int (B,), or None.
             window: window of the attention, or None.
+            bidirectional_mask: bool (B, T) of the new tokens, or None.
 
-        The bias is NaN at a token from position L on, and at a token after the prompt but within the prefix.
+        The bias is NaN at a token from position L on, and at a token after the prompt but within the prefix or a run of
+        the bidirectional mask.
         """
         mask, biases = self.attention_mask, []
         if attention_bias is not None:
@@ -192,6 +199,11 @@ class Cache:
             mask = ops.logical_or(mask, both)
         elif prefix_length is not None:
             biases.append(self._nan_unless(self.positions >= prefix_length[:, None]))
+        if bidirectional_mask is not None and self._of_prompt:
+            runs = number_runs(ops.logical_and(bidirectional_mask, self.mask))
+            mask = ops.logical_or(mask, same_run(runs, runs))
+        elif bidirectional_mask is not None:
+            biases.append(self._nan_unless(ops.logical_not(bidirectional_mask)))
         if attention_mask is not None:
             table = as_rank_four(attention_mask)
             mask = ops.logical_and(mask, self._of_positions(table))

@@ -84,18 +84,26 @@ def check_masks(layer, inputs, context, attention_mask, **others):
     check_attention_mask("attention_mask", attention_mask, layer.num_heads, inputs, context)
 
 
-def check_bias_and_prefix(layer, inputs, context, attention_bias, prefix_length=None):
-    """Raises ValueError for a wrong `attention_bias` or `prefix_length`."""
+def check_bias(layer, inputs, context, attention_bias):
+    """Raises ValueError for a wrong `attention_bias`."""
     if attention_bias is not None:
         checks.rank("attention_bias", attention_bias, (4, "(batch or 1, heads or 1, query length, key length)"))
         checks.floats("attention_bias", attention_bias)
         sizes = inputs.shape[0], layer.num_heads, inputs.shape[1], context.shape[1]
         checks.broadcasts("attention_bias", attention_bias, *sizes)
+
+
+def check_two_ways(layer, inputs, prefix_length, bidirectional_mask):
+    """Raises ValueError for a wrong `prefix_length` or `bidirectional_mask`."""
+    for name, value in (("prefix_length", prefix_length), ("bidirectional_mask", bidirectional_mask)):
+        if value is not None and not layer.causal:
+            raise ValueError(f"`{name}` was passed, but causal=False: it would not be used.")
     if prefix_length is not None:
-        if not layer.causal:
-            raise ValueError("`prefix_length` was passed, but causal=False: it would not be used.")
         checks.rank("prefix_length", prefix_length, (1, "(batch,)"))
         checks.integers("prefix_length", prefix_length)
+    if bidirectional_mask is not None:
+        checks.mask("bidirectional_mask", bidirectional_mask, (2, "(batch, length)"))
+        checks.broadcasts("bidirectional_mask", bidirectional_mask, *inputs.shape[:2])
 
 
 def check_attention_mask(name, mask, num_heads, inputs, context):

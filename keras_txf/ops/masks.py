@@ -4,6 +4,7 @@ Legend: B batch, T query length, S key length, N heads.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import keras
@@ -34,18 +35,21 @@ class AttentionMask:
     explicit: Any = None  # bool (T, S), (B, T, S) or (B, N or 1, T, S)
     keys: int | None = None  # the number of keys before the padding of `padded`
     prefix: Any = None  # int (B,), number of first tokens that see each other both ways, if causal
+    query_runs: Any = None  # int (B, T), the run of `number_runs` that sees itself both ways, if causal; 0: no run
+    key_runs: Any = None  # int (B, S)
 
     @property
     def causal_alone(self):
         """Whether the mask hides later keys and nothing else."""
-        others = (self.window, self.key_padding, self.query_segments, self.explicit, self.prefix)
+        others = self.window, self.key_padding, self.query_segments, self.explicit, self.prefix, self.query_runs
         return self.causal and all(other is None for other in others)
 
     @property
     def has_pairs(self):
         """Whether `whole` has an entry for each pair of query and key, not only for each key."""
         explicit = self.explicit is not None and self.explicit.shape[-2] != 1
-        hides_pairs = explicit or any(x is not None for x in (self.window, self.query_segments, self.prefix))
+        of_pairs = self.window, self.query_segments, self.prefix, self.query_runs
+        hides_pairs = explicit or any(x is not None for x in of_pairs)
         return hides_pairs or (self.causal and self.key_padding is not None)
 
     def whole(self, queries, keys):
@@ -60,6 +64,8 @@ class AttentionMask:
             query_segments=pad_axis(self.query_segments, queries, 1),
             key_segments=pad_axis(self.key_segments, keys, 1),
             explicit=pad_axis(pad_axis(as_rank_four(self.explicit), keys, 3), queries, 2),
+            query_runs=pad_axis(self.query_runs, queries, 1),
+            key_runs=pad_axis(self.key_runs, keys, 1),
             keys=None if isinstance(keys, int) and real_keys == keys else real_keys,
         )
 
@@ -71,6 +77,8 @@ class AttentionMask:
             query_segments=slice_axis(self.query_segments, first_query, queries, 1),
             key_segments=slice_axis(self.key_segments, first_key, keys, 1),
             explicit=slice_axis(slice_axis(self.explicit, first_key, keys, 3), first_query, queries, 2),
+            query_runs=slice_axis(self.query_runs, first_query, queries, 1),
+            key_runs=slice_axis(self.key_runs, first_key, keys, 1),
         )
         key_index = first_key + ops.arange(keys, dtype="int32")
         mask = part._combine(first_query + ops.arange(queries, dtype="int32"), key_index)
@@ -81,6 +89,8 @@ class AttentionMask:
 
     def visible_keys(self, first_query, last_query):
         """Returns the bounds of the keys that queries may see, from the first up to the last; None means no bound."""
+        if self.query_runs is not None:
+            return None, None
         first = None if self.window is None else first_query - self.window + 1
         if self.causal and self.prefix is None:
             return first, last_query
@@ -88,6 +98,8 @@ class AttentionMask:
 
     def seeing_queries(self, first_key, last_key):
         """Returns the bounds of the queries that may see keys, from the first up to the last; None means no bound."""
+        if self.query_runs is not None:
+            return None, None
         last = None if self.window is None else last_key + self.window - 1
         if self.causal and self.prefix is None:
             return first_key, last
@@ -104,6 +116,8 @@ class AttentionMask:
             self.key_segments,
             self.explicit,
             self.prefix,
+            self.query_runs,
+            self.key_runs,
         )
 
 
@@ -160,6 +174,8 @@ def combine_masks(
     key_segments=None,
     explicit=None,
     prefix=None,
+    query_runs=None,
+    key_runs=None,
 ):
     """Returns the mask of the keys that each query may attend to.
 
@@ -168,8 +184,9 @@ def combine_masks(
         key_padding[b, s]                               the key is a real token (or, if causal, the query
                                                         itself, so that padding sees no later key)
         query_segments[b, t] == key_segments[b, s]      both belong to one packed sequence
-        s <= t, or s and t < prefix[b]                  if causal
-        |t - s| < window                                if there is a window (1: itself alone)
+        s <= t, or s and t < prefix[b]                  if causal, unless both belong to one run
+        |t - s| < window                                if there is a window (1: itself alone), unless both
+                                                        belong to one run
         explicit[b, n, t, s]                            the caller's mask
 
     Args:
@@ -182,6 +199,8 @@ def combine_masks(
         key_segments: int (B, S).
         explicit: bool (T, S), (B, T, S) or (B, N or 1, T, S).
         prefix: int (B,), number of first tokens that see each other both ways, if causal.
+        query_runs: int (B, T), from `number_runs`; tokens of one run see each other. Needs `key_runs`.
+        key_runs: int (B, S).
 
     Returns:
         bool, broadcastable to (B, N, T, S); None if nothing is masked.
@@ -194,6 +213,8 @@ def combine_masks(
     if window is not None:
         one_sided = causal and prefix is None
         conditions.append(window_mask(query_index, key_index, window, one_sided)[None, None])
+    if query_runs is not None and conditions:
+        conditions = [ops.logical_or(_all_of(conditions), same_run(query_runs, key_runs))]
     if key_padding is not None:
         real = ops.expand_dims(ops.cast(key_padding, "bool"), (1, 2))
         conditions.append(ops.logical_or(real, _distance(query_index, key_index) == 0) if causal else real)
@@ -202,12 +223,11 @@ def combine_masks(
         conditions.append(same[:, None])
     if explicit is not None:
         conditions.append(as_rank_four(explicit))
-    if not conditions:
-        return None
-    mask = conditions[0]
-    for condition in conditions[1:]:
-        mask = ops.logical_and(mask, condition)
-    return mask
+    return _all_of(conditions) if conditions else None
+
+
+def _all_of(conditions):
+    return functools.reduce(ops.logical_and, conditions)
 
 
 def check_conditions(key_padding, query_segments, key_segments):
@@ -229,6 +249,19 @@ def prefix_mask(query_index, key_index, prefix):
     """Queries and keys within a prefix: int (T,) or (B, T), (S,) or (B, S) and (B,) -> bool (B, 1, T, S)."""
     query, key = (ops.less(ops.reshape(x, (-1, ops.shape(x)[-1])), prefix[:, None]) for x in (query_index, key_index))
     return ops.logical_and(query[:, None, :, None], key[:, None, None, :])
+
+
+def number_runs(mask):
+    """Numbers the runs of consecutive True in each row, bool (B, T) -> int (B, T): 1, 2, ...; 0 at False."""
+    inside = ops.cast(mask, "int32")
+    before = ops.pad(inside, ((0, 0), (1, 0)))[:, :-1]
+    return inside * ops.cumsum(inside * (1 - before), axis=1)
+
+
+def same_run(query_runs, key_runs):
+    """Queries and keys within one run: int (B, T) and (B, S), from `number_runs` -> bool (B, 1, T, S)."""
+    query = query_runs[:, None, :, None]
+    return ops.logical_and(query > 0, ops.equal(query, key_runs[:, None, None]))
 
 
 def window_mask(query_index, key_index, window, causal):

@@ -24,6 +24,7 @@ RNG = np.random.default_rng(5)
 PADDING = np.arange(T) < np.array([[T], [9]])
 SEGMENTS = np.sort(RNG.integers(0, 3, (B, T)), axis=1).astype("int32")
 EXPLICIT = {shape: RNG.random(shape) < 0.4 for shape in ((T, T), (B, T, T), (B, 1, T, T), (B, N, T, T))}
+RUNS = np.array([[0, 0, 1, 1, 1, 1, 0, 0, 0, 2, 2, 2, 3], [1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 2, 2]], "int32")
 EXPLICIT[B, N, T, T][0, 1, 3] = False  # a query that sees nothing
 POSITIONS = {
     None: None, "rotary": txf.layers.Rotary(), "alibi": txf.layers.ALiBi(N),  # rotary adds no bias
@@ -35,7 +36,7 @@ POSITIONS["relative"].build()
 OPTIONS = st.fixed_dictionaries({
     "kv_heads": st.sampled_from([1, 2, N]), "causal": st.booleans(), "window": st.sampled_from([None, 1, 3, 20]),
     "padding": st.booleans(), "segments": st.booleans(), "explicit": st.sampled_from([None, *EXPLICIT]),
-    "prefix": st.sampled_from([None, np.array([7, 3])]),
+    "prefix": st.sampled_from([None, np.array([7, 3])]), "runs": st.booleans(),
     "position": st.sampled_from(list(POSITIONS)), "position_ids": st.sampled_from(["(T,)", "(B, T)"]),
     "soft_cap": st.sampled_from([None, 1.5]), "sinks": st.booleans(),
     "blocks": st.sampled_from([(4, 5), (13, 13), (16, 3), (1, 8)]),
@@ -74,7 +75,9 @@ def test_outputs_and_gradients_are_those_of_whole_logits(examples):
 def check(drawn):
     padding, segments = (x if drawn[name] else None for name, x in (("padding", PADDING), ("segments", SEGMENTS)))
     explicit, prefix = EXPLICIT.get(drawn["explicit"]), drawn["prefix"]
-    mask = AttentionMask(drawn["causal"], drawn["window"], padding, segments, segments, explicit, prefix=prefix)
+    runs = RUNS if drawn["runs"] else None
+    masks = padding, segments, segments, explicit
+    mask = AttentionMask(drawn["causal"], drawn["window"], *masks, None, prefix, runs, runs)
     whole = mask.whole(T, T)
     position = POSITIONS[drawn["position"]]
     positions = np.arange(T, dtype="int32")

@@ -114,7 +114,7 @@ def _check(call, layer, new):
                 f"`model` must make `{name}` of {short_repr(layer.name)} without the new tokens: it covers all "
                 "positions, future ones too."
             )
-    for name in ("mask", "positions"):
+    for name in ("mask", "positions", "bidirectional_mask"):
         _check_of_tokens(layer, name, arguments.get(name), new)
 
 
