@@ -94,7 +94,8 @@ class Engine:
         if np.isnan(scores).any():
             raise ValueError(
                 "The logits must be numbers; received NaN, from the model's activations, `processors` or `sampler`, or "
-                "for a token beyond the model's `attention_mask` or `attention_bias`, or within its `prefix_length`."
+                "for a token beyond the model's `attention_mask` or `attention_bias`, or within its `prefix_length`, "
+                "or because a row has more placeholders than vectors of images, or a part of an image."
             )
         arrays = tokens, log_probs, scores, *top
         if not strategy.keeps_state:

@@ -259,14 +259,14 @@ def forbid(logits, tokens):
 
 
 @functools.cache  # the same function for the same token: a loop is compiled for each function
-def without_padding(pad_id):
-    """A processor that makes the padding token the least likely token of each row with another possible token.
+def without_token(token_id):
+    """A processor that makes a token, such as padding, the least likely token of each row with another possible token.
 
     Its logit is finite: `enable_check_numerics` of TensorFlow stops at -inf.
     """
 
     def processor(logits, history):
-        others = ops.where(ops.arange(logits.shape[-1], dtype="int32") == pad_id, -LARGEST_LOGIT, logits)
+        others = ops.where(ops.arange(logits.shape[-1], dtype="int32") == token_id, -LARGEST_LOGIT, logits)
         return ops.where(ops.max(others, axis=-1, keepdims=True) > -LARGEST_LOGIT, others, logits)
 
     return processor

@@ -15,6 +15,7 @@ from keras_txf.layers.heads import LogitAdjustment, Pooling
 from keras_txf.layers.latent_attention import LatentAttention
 from keras_txf.layers.mixture_of_experts import MixtureOfExperts
 from keras_txf.layers.patches import PatchEmbedding
+from keras_txf.layers.placeholders import InsertVectors
 from keras_txf.layers.positions import ALiBi, RelativeBias
 from keras_txf.layers.recurrent import RecurrentDecoder
 from keras_txf.layers.residual import Residual
@@ -35,6 +36,7 @@ __all__ = [
     "FeatureEmbedding",
     "FeedForward",
     "GatedDeltaNet",
+    "InsertVectors",
     "Int8Cache",
     "LatentAttention",
     "LogMelSpectrogram",

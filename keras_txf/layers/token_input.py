@@ -8,6 +8,7 @@ import keras
 from keras_txf.backend.functional_graph import layers_called_on
 from keras_txf.checks import short_repr
 from keras_txf.layers.embeddings import PositionalEmbedding
+from keras_txf.layers.placeholders import InsertVectors
 
 NAMES = ("target_ids", "token_ids")  # names for the input of new tokens in a model with several inputs of integers
 
@@ -21,12 +22,14 @@ class TokenInput:
         vocab_size: number of tokens, from an embedding or else from the model's logits; None for a series.
         pad_id: the padding token, or None.
         max_length: number of positions of the model, or None.
+        placeholder_id: the token that stands for a vector, see `InsertVectors`, or None.
     """
 
     name: str
     vocab_size: int | None
     pad_id: int | None
     max_length: int | None
+    placeholder_id: int | None = None
 
 
 def inputs_by_name(model):
@@ -111,12 +114,19 @@ def embedded_input(model, name):
 
 def token_input(model, name):
     """The `TokenInput` of an input of a generative model, from the embeddings called on it or from the logits."""
+    layers = layers_called_on(model, inputs_by_name(model)[name])
+    placeholders = {layer.placeholder_id for layer in layers if isinstance(layer, InsertVectors)}
+    if len(placeholders) > 1:
+        raise ValueError(f"`model` must have one placeholder token; received {sorted(placeholders)}.")
+    return dataclasses.replace(_embedded_or_not(model, name, layers), placeholder_id=min(placeholders, default=None))
+
+
+def _embedded_or_not(model, name, layers):
     embedded = embedded_input(model, name)
     if embedded is not None:
         return embedded
     if name in series_inputs(model):
         return TokenInput(name, None, None, None)
-    layers = layers_called_on(model, inputs_by_name(model)[name])
     of_keras = [layer for layer in layers if isinstance(layer, keras.layers.Embedding)]
     if of_keras:
         pad_id = 0 if any(layer.mask_zero for layer in of_keras) else None

@@ -19,7 +19,7 @@ from keras_txf.generation.assisted import Assisted, check_assisted
 from keras_txf.generation.engine import Engine
 from keras_txf.generation.loop import Strategy
 from keras_txf.generation.option_tables import is_loaded, with_defaults
-from keras_txf.generation.processors import check_processors, without_padding
+from keras_txf.generation.processors import check_processors, without_token
 from keras_txf.generation.prompts import check_switch, new_token_limits, stop_lists, stop_strings_of
 from keras_txf.generation.results import WithState, check_state, check_state_options, check_top_logprobs, pack
 from keras_txf.generation.samplers import check_options, check_sequences, check_stop_strings, check_stream, get_sampler
@@ -89,7 +89,9 @@ class GenerateCall:
         stops = stop_lists(self.stop_ids, self.stop_sequences, tokens.vocab_size)
         is_stop = tokens.pad_id in itertools.chain(*stops)
         if tokens.pad_id is not None and not is_stop and not is_loaded(model):
-            processors = (*processors, without_padding(tokens.pad_id))  # padding is never a target of the losses
+            processors = (*processors, without_token(tokens.pad_id))  # padding is never a target of the losses
+        if tokens.placeholder_id is not None:
+            processors = (*processors, without_token(tokens.placeholder_id))
         return Strategy(sampler, processors, check_sequences(sampler, self.num_return_sequences), stops)
 
 

@@ -11,6 +11,7 @@ from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.generation.prompts import prompt_lists, start_list
 from keras_txf.generation.results import check_state
+from keras_txf.layers.placeholders import InsertVectors
 from keras_txf.layers.serialization import register
 from keras_txf.layers.token_input import (
     followed_input,
@@ -236,6 +237,9 @@ class Generator(CheckedModel):
         if state is None and not all(prompts):
             raise ValueError("`prompt_ids` must hold at least one token in each prompt; received an empty one.")
         check_rows(inputs, len(prompts))
+        for layer in self.layers:
+            if isinstance(layer, InsertVectors):
+                layer.check_counts([prompt.count(layer.placeholder_id) for prompt in prompts], None)
         return run_generate(self, tokens, prompts, prompts, inputs, options)
 
     @knows_options

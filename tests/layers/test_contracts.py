@@ -3,8 +3,9 @@
 import functools
 
 import keras
+import numpy as np
 import pytest
-from cases import Case, floats, places, segments, token_ids, visible
+from cases import Case, Tensor, floats, places, segments, token_ids, visible
 from contracts import parameters
 
 import keras_txf as txf
@@ -61,6 +62,8 @@ POSITION = dict(mask="none", quantizes=False)
 STATES = {**INPUTS, "states": floats(14)}
 DISTANCE = {"query_positions": places("target"), "key_positions": places("source")}
 
+placeholders = Tensor(("target",), lambda random, shape: 7 + np.arange(np.prod(shape)).reshape(shape) % 3, "int32")
+
 CASES = [
     case("attention", attention, INPUTS, 3, scores=SELF_SCORES, core=True),
     case("attention-grouped-rotary", attention, INPUTS, 6, **MANY, causal=True, window=3, position="rotary",
@@ -75,6 +78,8 @@ CASES = [
     case("attention-heads-alone", attention, INPUTS, 3, head_dim=8, output_projection=False, position="rotary",
          scores=SELF_SCORES, fullest=True),
     case("soft-prompt", txf.layers.SoftPrompt, INPUTS, 3, **POSITION),
+    case("insert-vectors", txf.layers.InsertVectors, {**INPUTS, "ids": placeholders, "vectors": floats(3, 12)}, 9,
+         quantizes=False),
     case("latent-attention", latent, INPUTS, 3, 8, 6, 4, scores=SELF_SCORES),
     case("latent-attention-many", latent, INPUTS, 6, 8, 5, 4, v_head_dim=7, q_lora_rank=9, causal=True,
          position=lambda dtype: txf.layers.Rotary(base=50.0, dtype=dtype), dropout=0.2, use_bias=True,

@@ -51,6 +51,8 @@ LAYERS = {
     "DecoderBlock": (dict(BLOCK, cross_attention=True), {"position": "alibi"},
                      {**PACKED, **CROSS, "context_attention_mask": SOME}),
     "Pooling": ({}, {"kind": "max"}, TOKENS),
+    "InsertVectors": ({"placeholder_id": 3}, {"group_size": 2},
+                      {"inputs": X, "ids": np.array([[3, 3, 4, 2, 1], [1, 4, 5, 2, 0]]), "vectors": X[:, :2]}),
     "SoftPrompt": (dict(length=3), {"initializer": "ones"}, {"inputs": X}),
     "AttentionPooling": (dict(num_heads=2, intermediate_dim=10), {"activation": "relu"}, TOKENS),
     "PositionalEmbedding": (dict(vocab_size=11, dim=8, position_encoding="learned", max_length=9, token_types=3),
@@ -121,8 +123,10 @@ SHAPES = {  # in Keras' test; of the other layers (2, 5, 8)
     **dict.fromkeys(["CrossAttention", "DecoderBlock"], {"inputs_shape": (2, 5, 8), "context_shape": (2, 3, 6)}),
     "RecurrentDecoder": {"inputs_shape": (2, 5, 8), "states_shape": (2, 8), "context_shape": (2, 3, 6)},
     **dict.fromkeys(["DisentangledPositions", "ALiBi", "RelativeBias", "PositionalEmbedding"], (2, 5)),
+    "InsertVectors": {"inputs_shape": (2, 5, 8), "ids_shape": (2, 5), "vectors_shape": (2, 9, 8)},
     "Rotary": (2, 5, 2, 4), "AxialRotary": (2, 5, 2, 8), "LogMelSpectrogram": (2, 40), "PatchEmbedding": (2, 4, 6, 3),
 }  # fmt: skip
+TYPES = {"InsertVectors": {"inputs_shape": "float32", "ids_shape": "int32", "vectors_shape": "float32"}}
 SECOND = {name: {argument: PLACES} for name in SHAPES for argument in ("positions", "key_positions")
           if list(LAYERS[name][2])[1:2] == [argument] and name != "PositionalEmbedding"}  # fmt: skip
 
@@ -134,7 +138,7 @@ def test_keras_own_test_of_layers(name):
     (options, fixed, _), shape, more = LAYERS[name], SHAPES.get(name, (2, 5, 8)), SECOND.get(name, {})
     TestCase().run_layer_test(
         getattr(layers, name), {**options, **fixed}, input_shape=shape, call_kwargs=more,
-        input_dtype="int32" if shape == (2, 5) else None,
+        input_dtype=TYPES.get(name, "int32" if shape == (2, 5) else None),
         run_training_check=not more and not isinstance(shape, dict),  # Keras trains on one tensor
         run_mixed_precision_check=not more,  # Keras asks for the shape of the outputs without `call_kwargs`
     )  # fmt: skip

@@ -174,6 +174,9 @@ class PrefixPart(Part):
 
     def run(self, values, layout, memory, known):
         tokens = values[self.tokens]
+        if tokens is layout.real(0):  # a padding mask, with True for the vectors
+            values[self.call.outputs[0]] = layout.real(self.prefix)
+            return
         mask = mask_of(tokens)
         for vectors in reversed(with_values(self.call.args[0][:-1], values)) if layout.is_prompt else ():
             if not layout.owns(mask):
