@@ -91,6 +91,8 @@ def add_layers():
     case("layers.Cache.of_prompt", layers.Cache.of_prompt, attention_mask=np.ones((2, 5), bool), length=5)
     layer_case("Pooling", layers.Pooling, tokens)
     layer_case("SoftPrompt", layers.SoftPrompt, tokens, length=3)
+    placed = {"inputs": X, "ids": np.array([[3, 3, 1, 2, 4], [1, 2, 4, 5, 0]]), "vectors": X[:, :2]}
+    layer_case("InsertVectors", layers.InsertVectors, placed, placeholder_id=3)
     layer_case("AttentionPooling", layers.AttentionPooling, tokens, num_heads=2)
     layer_case("FeatureEmbedding", layers.FeatureEmbedding, tokens, dim=8)
     layer_case("AudioEmbedding", layers.AudioEmbedding, tokens, dim=8)
@@ -128,6 +130,8 @@ def add_models():
     case("models.dual_encoder", models.dual_encoder, ["position", "norm", "dropout", "dtype"], **towers)
     recurrent = dict(source_vocab_size=11, target_vocab_size=11, num_layers=1, dim=8, attention="additive")
     case("models.recurrent_encoder_decoder", models.recurrent_encoder_decoder, **recurrent)
+    joined = dict(image_encoder=built("image_encoder"), decoder=built("decoder_generator"))
+    case("models.image_text_generator", models.image_text_generator, **joined)
     for name in ("prefill_model", "step_model", "generative"):
         case(f"models.{name}", getattr(models, name), model=built("decoder_generator"))
     series = keras.Input((None, 2), name="series")

@@ -45,6 +45,7 @@ def use_layers() -> None:
     layers.Pooling("attention")(HIDDEN)
     layers.LogitAdjustment(0.5, use_bias=True, soft_cap=30.0)(HIDDEN)
     layers.SoftPrompt(3, initializer="zeros")(HIDDEN)
+    layers.InsertVectors(9, group_size=3)(HIDDEN, np.array([[9, 9, 9, 1, 2], [1, 2, 3, 4, 5]]), HIDDEN[:, :3])
     layers.AttentionPooling(2, intermediate_dim=6)(HIDDEN)
     layers.RecurrentDecoder(4, cell="gru", attention="additive")(HIDDEN, HIDDEN[:, 0, :4], CONTEXT[:, :, :4])
 
@@ -70,6 +71,9 @@ def use_models() -> None:
     )  # fmt: skip
     for loss in (txf.training.SoftmaxContrastiveLoss(), txf.training.SigmoidContrastiveLoss(name="pairs")):
         pair.compile("adam", loss={"logits": loss})
+    images = models.image_encoder((4, 6), (2, 3), 2, 8, 2)
+    reader = models.image_text_generator(images, models.decoder_generator(11, 2, 8, 2), bidirectional="images")
+    reader.generate([[5, 6], [7]], max_new_tokens=2, inputs={"images": IMAGES})
     models.decoder(11, 2, 8, [2, 4], context_dim=6, residual=txf.layers.Residual(stochastic_depth=0.1))
     generator = models.decoder_generator(11, 2, 8, 2, window=[None, 3], norm_placement="pre")  # a value a block
     generator.generate([[5, 6], [7]], max_new_tokens=2, stop_ids=[2], seed=3)

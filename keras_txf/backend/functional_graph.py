@@ -112,8 +112,7 @@ def name_operations(model):
 def _input_name(node):
     """Returns the name of the first input that a call depends on, without "_ids"."""
     while node.input_tensors:
-        history = node.input_tensors[0]._keras_history
-        node = history.operation._inbound_nodes[history.node_index]
+        node = node_of(node.input_tensors[0])
     return node.operation.name.removesuffix("_ids")
 
 
@@ -165,6 +164,12 @@ def nodes(model):
 def mask_of(tensor):
     """Returns the Keras mask of a tensor, or None."""
     return get_keras_mask(tensor)
+
+
+def node_of(tensor):
+    """Returns the call in a graph that made a symbolic tensor, with `operation`, `arguments` and `input_tensors`."""
+    history = tensor._keras_history
+    return history.operation._inbound_nodes[history.node_index]
 
 
 def set_mask(tensor, mask):

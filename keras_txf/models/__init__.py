@@ -7,6 +7,7 @@ from keras_txf.models.encoder import encoder
 from keras_txf.models.encoder_heads import encoder_classifier, masked_language_model, span_classifier, token_classifier
 from keras_txf.models.forecaster import forecaster
 from keras_txf.models.generative import generative
+from keras_txf.models.image_text import image_text_generator
 from keras_txf.models.recurrent import recurrent_encoder_decoder
 from keras_txf.models.seq2seq import encoder_decoder
 from keras_txf.models.seq2seq_heads import encoder_decoder_classifier
@@ -24,6 +25,7 @@ __all__ = [
     "generative",
     "image_classifier",
     "image_encoder",
+    "image_text_generator",
     "masked_language_model",
     "prefill_model",
     "recurrent_encoder_decoder",

@@ -4,7 +4,7 @@ import functools
 import inspect
 
 import pytest
-from cases import Case, floats, places, segments, token_ids, token_types, visible
+from cases import Case, Tensor, floats, places, segments, token_ids, token_types, visible
 from contracts import parameters
 
 import keras_txf as txf
@@ -54,6 +54,24 @@ def scores(name, shape, layers=1):
     return {f"{name}_{i}": shape for i in range(layers)}
 
 
+def image_text(placeholder_id=None, bidirectional=None, **options):
+    """An `image_text_generator` with 4 vectors for an image and 11 tokens."""
+    encoder = image_encoder((6, 8), (3, 4), 1, 12, 3, class_token=False, name="images_encoder", **options)
+    decoder = decoder_generator(11, 1, 10, 2, **options)
+    return txf.models.image_text_generator(encoder, decoder, placeholder_id, bidirectional=bidirectional)
+
+
+def placeholders(length):
+    """Ids without the token 10, except for one image in the second row."""
+
+    def fill(random, shape):
+        array = random.integers(1, 10, shape)
+        array[0, -1], array[1, :4] = 0, 10
+        return array
+
+    return Tensor((length,), fill, "int32")
+
+
 encoder, encoder_classifier = txf.models.encoder, txf.models.encoder_classifier
 decoder, decoder_generator = txf.models.decoder, txf.models.decoder_generator
 encoder_decoder = txf.models.encoder_decoder
@@ -61,6 +79,7 @@ recurrent = txf.models.recurrent_encoder_decoder
 masked_language_model, token_classifier = txf.models.masked_language_model, txf.models.token_classifier
 PICTURES = {**IMAGES, **TOKENS}
 dual_encoder = txf.models.dual_encoder
+SCENES = {"token_ids": placeholders("target"), "images": floats("source", 6, 8, 3)}
 image_encoder, image_classifier = txf.models.image_encoder, txf.models.image_classifier
 
 CASES = [
@@ -138,6 +157,8 @@ CASES = [
          position_encoding="learned", pooling="mean", mask="none", shares=True, fullest=True),
     case("dual-encoder", dual_encoder, PICTURES, (6, 8), (2, 4), 11, 1, 12, 3, projection_dim=7, end_id=9,
          logit_scale=1.5, mask="none"),
+    Case("image-text", functools.partial(image_text, bidirectional="images"), {**TOKENS, **IMAGES}),
+    Case("image-text-placeholders", functools.partial(image_text, 10, "images"), SCENES, fullest=True),
     case("dual-encoder-many", dual_encoder, PICTURES, (6, 8), (2, 4), 11, 1, 12, 6, **MANY, **EVERYTHING,
          image_pooling=txf.layers.AttentionPooling(2), image_projection=False, projection_bias=True, logit_scale=1.5,
          max_logit_scale=None, logit_bias=-0.5, text_options={"causal": False, "num_layers": 2, "dim": 18}, mask="none",
@@ -155,4 +176,5 @@ def test_contract(check, case, tmp_path):
 
 def test_every_builder_has_a_case():
     of_models = {"forecaster", "generative", "prefill_model", "step_model"}  # in tests/generation
-    assert {case.make.func.__name__ for case in CASES} == set(txf.models.__all__) - of_models
+    of_models.add("image_text_generator")
+    assert {case.make.func.__name__ for case in CASES} - {"image_text"} == set(txf.models.__all__) - of_models

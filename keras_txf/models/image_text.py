@@ -1,0 +1,261 @@
+"""image_text_generator: an encoder of images and a decoder, joined to a language model that reads images.
+
+Legend: B batch, T length, V vocabulary, n images of a row, P vectors of an image.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.backend.functional_graph import is_functional, layers_called_on, mask_of, node_of, run_graph
+from keras_txf.checks import short_repr
+from keras_txf.layers import PositionalEmbedding
+from keras_txf.layers.base import call_parameters
+from keras_txf.layers.features import AttachMask
+from keras_txf.layers.placeholders import InsertVectors, JoinImages, PrefixMask
+from keras_txf.layers.projections import Projection
+from keras_txf.layers.token_input import inputs_by_name, known_target, logits_of, target_name, token_input
+from keras_txf.models import stack
+from keras_txf.models.generative import Generator
+
+BIDIRECTIONAL = (None, "images", "prefix")
+EMBEDDINGS = (PositionalEmbedding, keras.layers.Embedding)
+
+
+def image_text_generator(
+    image_encoder: keras.Model,
+    decoder: keras.Model,
+    placeholder_id: int | None = None,
+    projection: Any = None,
+    bidirectional: str | None = None,
+    name: str | None = None,
+) -> Generator:
+    """Joins an encoder of images and a decoder to a language model that reads images, with `generate`.
+
+    A projection makes the vectors of an image as wide as the embedded tokens. The vectors stand before the tokens
+    (placeholder_id=None), or where placeholder tokens stand: P placeholders for each image, in any number of places.
+    The new model shares the layers and weights of both models, which may be loaded, frozen or adapted before.
+
+    Inputs are a dict of the decoder's inputs, such as `token_ids`, int (B, T), and `images`: float (B, height, width,
+    channels) without placeholders, and (B, n, height, width, channels) with placeholders. Rows with fewer images than
+    n, or with text alone, have any values, such as zeros, for the missing images.
+
+    Args:
+        image_encoder: a model of images that returns vectors (B, P, width), such as `image_encoder`'s; P must be known.
+        decoder: a model with `generate`, such as `decoder_generator`'s or `generative`'s. The vectors of images replace
+            or precede the outputs of its embedding of tokens, and receive no positions from that embedding.
+        placeholder_id: the token that stands for a vector of an image; None: each row has one image, before its tokens.
+        projection: a layer or model from the vectors (B, P, width) to (B, any P, width of the embedded tokens), which
+            the model uses as it is. Default: a Dense layer, `image_projection`.
+        bidirectional: which tokens see each other in both directions: "images": the vectors of an image (Gemma 3);
+            "prefix": the image and the first `prefix_length` tokens of a row, a further input, int (B,), which counts
+            placeholders (PaliGemma). None: all tokens are causal (LLaVA). With "images" placeholders of two images in
+            a row need another token between them.
+        name: name of the model; default: the name of the function, with a number from the second model on.
+
+    Returns:
+        A functional `keras.Model` with `generate`, whose argument `inputs` takes the images. The logits are (B, T, V),
+        without the columns of an image before the tokens.
+
+    Raises:
+        ValueError: an encoder of another output or unknown P, a decoder without one embedding of tokens, a placeholder
+            that is the padding token or outside the vocabulary, a projection of another width.
+
+    Reference:
+        [Visual Instruction Tuning](https://arxiv.org/abs/2304.08485), LLaVA;
+        [PaliGemma](https://arxiv.org/abs/2407.07726) for the prefix that sees itself.
+
+    Example:
+
+    >>> encoder = txf.models.image_encoder(image_size=24, patch_size=8, num_layers=2, dim=16, num_heads=4)
+    >>> decoder = txf.models.decoder_generator(vocab_size=100, num_layers=2, dim=32, num_heads=4)
+    >>> model = txf.models.image_text_generator(encoder, decoder)
+    >>> images = np.random.rand(2, 24, 24, 3).astype("float32")
+    >>> model({"token_ids": np.array([[5, 6, 7], [5, 8, 0]]), "images": images}).shape
+    (2, 3, 100)
+    >>> model.generate([[5, 6], [5]], max_new_tokens=4, inputs={"images": images}).shape
+    (2, 6)
+    """
+    checks.one_of("bidirectional", bidirectional, BIDIRECTIONAL)
+    _check_decoder(decoder, placeholder_id)
+    inputs = {key: keras.Input(x.shape[1:], dtype=x.dtype, name=key) for key, x in inputs_by_name(decoder).items()}
+    decoder_inputs = dict(inputs) if isinstance(decoder.input, dict) else next(iter(inputs.values()))
+    embedding = _token_embedding(decoder)
+    inputs["images"], vectors = _vectors_of_images(image_encoder, embedding, projection, placeholder_id is not None)
+    if bidirectional == "prefix":
+        inputs["prefix_length"] = keras.Input((), dtype="int32", name="prefix_length")
+    ids = inputs[target_name(decoder)]
+    calls = _DecoderCalls(decoder, embedding, ids, inputs["images"], vectors, placeholder_id)
+    calls.see_both_ways(bidirectional, inputs.get("prefix_length"))
+    outputs = run_graph(decoder, decoder_inputs, calls.call, standardize=False)
+    return stack.make_model(inputs, calls.finish(outputs), name, "image_text_generator", Generator)
+
+
+def _check_decoder(decoder, placeholder_id):
+    if not is_functional(decoder) or known_target(decoder) is None or len(logits_of(decoder).shape) != 3:
+        raise ValueError(
+            "`decoder` must be a functional keras.Model of token ids with logits (batch, length, vocabulary), such as "
+            f"`decoder_generator`'s; received {short_repr(decoder)}."
+        )
+    tokens = token_input(decoder, target_name(decoder))
+    if placeholder_id is None and len(inputs_by_name(decoder)) > 1:
+        raise ValueError(
+            "`decoder` must have no input other than token ids if images stand before the tokens; received the inputs "
+            f"{short_repr(sorted(inputs_by_name(decoder)))}. Pass a `placeholder_id`."
+        )
+    if placeholder_id is not None:
+        checks.id_below("placeholder_id", placeholder_id, tokens.vocab_size)
+        if placeholder_id == tokens.pad_id:
+            raise ValueError(f"`placeholder_id` must not be the padding token; received {placeholder_id}.")
+
+
+def _token_embedding(decoder):
+    """The one layer of a decoder that embeds its tokens."""
+    layers = layers_called_on(decoder, inputs_by_name(decoder)[target_name(decoder)])
+    found = [x for x in layers if isinstance(x, EMBEDDINGS) and getattr(x, "vocab_size", 0) is not None]
+    if len(found) != 1:
+        raise ValueError(
+            "`decoder` must embed its tokens by one PositionalEmbedding or keras.layers.Embedding; received "
+            f"{len(found)} such layers."
+        )
+    return found[0]
+
+
+def _vectors_of_images(image_encoder, embedding, projection, has_placeholders):
+    """The input of images, and the projected vectors (B, P, width), or (B n, P, width) with placeholders."""
+    output = getattr(image_encoder, "output", None)
+    if not is_functional(image_encoder) or len(image_encoder.inputs) != 1 or len(getattr(output, "shape", ())) != 3:
+        raise ValueError(
+            "`image_encoder` must be a functional keras.Model with one input and one output (batch, vectors, width), "
+            f"such as `txf.models.image_encoder`'s; received {short_repr(image_encoder)}."
+        )
+    [tensor] = image_encoder.inputs
+    width = embedding.dim if isinstance(embedding, PositionalEmbedding) else embedding.output_dim
+    if projection is None:
+        projection = Projection(width, dtype=embedding.dtype_policy, name="image_projection")
+    elif not isinstance(projection, keras.layers.Layer):
+        raise ValueError(f"`projection` must be a Keras layer or model, or None; received {short_repr(projection)}.")
+    shape = tuple(tensor.shape[1:])
+    images = rows = keras.Input((None, *shape) if has_placeholders else shape, dtype=tensor.dtype, name="images")
+    if has_placeholders:
+        rows = ops.reshape(images, (-1, *shape))
+    vectors = projection(image_encoder(rows))
+    if len(vectors.shape) != 3 or vectors.shape[1] is None or vectors.shape[2] != width:
+        raise ValueError(
+            f"`projection` must return vectors (batch, number, {width}) of a known number, which the `image_encoder` "
+            f"determines; received {vectors.shape}."
+        )
+    return images, vectors
+
+
+class _DecoderCalls:
+    """Calls the layers of a decoder on symbols, with the vectors of images among the embedded tokens.
+
+    Args:
+        decoder: the decoder.
+        embedding: its layer that embeds tokens.
+        ids: the new symbol of its token ids.
+        images: the symbol of the images.
+        vectors: float (B, P, width), or (B n, P, width) with placeholders.
+        placeholder_id: see `image_text_generator`.
+    """
+
+    def __init__(self, decoder, embedding, ids, images, vectors, placeholder_id):
+        self.embedding, self.head, self.ids, self.images, self.vectors = (
+            embedding,
+            _head_of(decoder),
+            ids,
+            images,
+            vectors,
+        )
+        self.placeholder_id = placeholder_id
+        self.before = 0 if placeholder_id is not None else vectors.shape[1]  # vectors before the tokens
+        self.mask = self.padding = self.token_padding = None
+        self.is_cut = False
+
+    def see_both_ways(self, kind, prefix_length):
+        """Makes the mask of the vectors and tokens that see each other both ways, bool (B, T) or (B, P + T)."""
+        if kind is None:
+            return
+        if kind == "prefix":
+            mask = PrefixMask(name="prefix_mask")(self.ids, prefix_length)
+        elif self.before:
+            mask = ops.zeros_like(self.ids, dtype="bool")
+        else:
+            mask = ops.equal(self.ids, self.placeholder_id)
+        self.mask = self._behind_image(mask)
+
+    def _behind_image(self, mask):
+        """A mask (B, T) of tokens, with True for the vectors before them."""
+        if not self.before:
+            return mask
+        return ops.concatenate([ops.ones_like(self.vectors[..., 0], dtype="bool"), mask], axis=1)
+
+    def call(self, layer, *args, **kwargs):
+        reads_ids = bool(args) and args[0] is self.ids
+        if layer is self.embedding and reads_ids:
+            return self._embed(layer(*args, **kwargs))
+        if self.before and reads_ids and type(layer).__name__ == "NotEqual":
+            return self._padding_mask(layer(*args, **kwargs))
+        if self.before and reads_ids:
+            raise ValueError(
+                "`decoder` must read its tokens by one embedding if images stand before the tokens; its layer "
+                f"{short_repr(layer.name)} reads them too. Pass a `placeholder_id`."
+            )
+        if self.before and layer is self.head and (kwargs.get("reverse") or isinstance(layer, keras.layers.Dense)):
+            self.is_cut = True
+            return layer(self._tokens(args[0]), *args[1:], **kwargs)
+        parameters = call_parameters(type(layer))
+        if self.mask is not None and "cache" in parameters:
+            if "bidirectional_mask" not in parameters:
+                raise ValueError(
+                    "`bidirectional` needs attention with an argument `bidirectional_mask` in all blocks of the "
+                    f"decoder; its layer {short_repr(layer.name)} ({type(layer).__name__}) has no such argument."
+                )
+            kwargs["bidirectional_mask"] = self.mask
+        return layer(*args, **kwargs)
+
+    def _embed(self, x):
+        if not self.before:
+            policy, number = self.embedding.dtype_policy, self.vectors.shape[1]
+            vectors = JoinImages(dtype=policy, name="image_vectors")(self.vectors, self.images)
+            insert = InsertVectors(self.placeholder_id, number, dtype=policy, name="insert_images")
+            return insert(x, self.ids, vectors)
+        mask = mask_of(x)
+        x = ops.concatenate([ops.cast(self.vectors, x.dtype), x], axis=1)
+        return x if mask is None else self._with_mask(x, self._padding_mask(mask), "image_and_tokens")
+
+    def _padding_mask(self, mask):
+        if self.padding is None:
+            self.token_padding, self.padding = mask, self._behind_image(mask)
+        return self.padding
+
+    def _tokens(self, x):
+        """The columns of the tokens, without the vectors before them."""
+        has_mask, x = mask_of(x) is not None, x[:, self.before :]
+        return self._with_mask(x, self.token_padding, "tokens") if has_mask else x
+
+    def _with_mask(self, x, mask, name):
+        return AttachMask(dtype=self.embedding.dtype_policy, name=name)([x, mask])
+
+    def finish(self, outputs):
+        """The outputs of the decoder, with logits of the tokens alone."""
+        if not self.before or self.is_cut:
+            return outputs
+        if isinstance(outputs, dict):
+            return {**outputs, "logits": self._tokens(outputs["logits"])}
+        return self._tokens(outputs)
+
+
+def _head_of(decoder):
+    """The layer that makes the logits of a model, or the operation of its last call."""
+    tensor = logits_of(decoder)
+    while True:
+        node = node_of(tensor)
+        makes_logits = node.arguments.kwargs.get("reverse") or isinstance(node.operation, keras.layers.Dense)
+        same = [x for x in node.input_tensors if x.shape == tensor.shape]
+        if makes_logits or len(same) != 1:
+            return node.operation
+        [tensor] = same

@@ -1,0 +1,157 @@
+"""image_text_generator: what it generates against its own full passes, its masks, and its errors."""
+
+import drawing
+import keras
+import numpy as np
+import pytest
+from refusals import refused
+
+import keras_txf as txf
+
+PATCHES = 5  # 2 times 2 patches and the class token
+PLACE = 7
+ROTARY = {"position": "rotary", "norm_placement": "pre", "window": 3}
+
+
+def encoder(**options):
+    return txf.models.image_encoder(8, 4, 1, 6, 2, channels=1, name="image_encoder", **options)
+
+
+def make(placeholder_id, bidirectional=None, **options):
+    decoder = txf.models.decoder_generator(23, 2, 12, 2, **options)
+    return drawing.randomize(
+        txf.models.image_text_generator(encoder(), decoder, placeholder_id, bidirectional=bidirectional)
+    )
+
+
+def example(placeholder_id, bidirectional):
+    """Prompts, one of them without an image if there are placeholders, and the other inputs."""
+    image = [PLACE] * PATCHES
+    prompts = [[5, 6, 8], [9]] if placeholder_id is None else [[5, *image, 3, *image, 6], [9, 8]]
+    shape = (2, 8, 8, 1) if placeholder_id is None else (2, 3, 8, 8, 1)
+    inputs = {"images": drawing.normal(*shape)}
+    if bidirectional == "prefix":
+        inputs["prefix_length"] = np.array([2, 1] if placeholder_id is None else [8, 2], "int32")
+    return prompts, inputs
+
+
+@drawing.not_on_jax
+@pytest.mark.parametrize("sampler", ["greedy", pytest.param(txf.generation.Beam(3), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("placeholder_id, bidirectional, options", [
+    (None, "images", {}), (PLACE, None, {}), (PLACE, "images", ROTARY),
+    *[pytest.param(*case, marks=pytest.mark.slow) for case in
+      ((None, None, ROTARY), (None, "prefix", ROTARY), (PLACE, "prefix", {}))],
+])  # fmt: skip
+def test_log_probs_are_those_of_full_passes(uncompiled, placeholder_id, bidirectional, options, sampler):
+    model = make(placeholder_id, bidirectional, **options)
+    prompts, inputs = example(placeholder_id, bidirectional)
+    found = model.generate(prompts, 4, sampler, inputs=inputs, return_scores=True)
+    for row, prompt in enumerate(prompts):
+        ids = found.ids[row, : len(prompt) + 4]
+        own = {name: value[row : row + 1] for name, value in inputs.items()}
+        logits = drawing.array(model({"token_ids": ids[None, :-1], **own}))[0, len(prompt) - 1 :]
+        if sampler == "greedy":  # which never selects them
+            logits[:, [0] if placeholder_id is None else [0, PLACE]] = -np.inf
+        expected = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+        np.testing.assert_allclose(found.log_probs[row], expected[range(4), ids[len(prompt) :]], atol=1e-4)
+
+
+@drawing.not_on_jax
+@pytest.mark.parametrize("placeholder_id", [None, PLACE])
+def test_which_tokens_see_an_image_and_each_other(placeholder_id):
+    prompts, inputs = example(placeholder_id, None)
+    ids, changed = np.array([prompts[0]]), np.array([prompts[0]])
+    column = 1 if placeholder_id is None else 6  # between two images
+    changed[0, column] = 4
+    images, seen = inputs["images"][:1], {}
+    for bidirectional in (None, "images", "prefix"):
+        model = make(placeholder_id, bidirectional)
+        more = {"prefix_length": np.array([column + 1])} if bidirectional == "prefix" else {}
+        logits = [drawing.array(model({"token_ids": x, "images": images, **more}))[0] for x in (ids, changed)]
+        seen[bidirectional] = np.abs(logits[0] - logits[1]).max(axis=-1) > 1e-6
+        without = model({"token_ids": ids, "images": np.zeros_like(images), **more})
+        assert drawing.difference(logits[0][-1], without[0, -1]) > 1e-3
+    assert seen[None].tolist() == (np.arange(ids.shape[1]) >= column).tolist()
+    assert seen["prefix"][0] and not seen["images"][0]
+
+
+def test_the_vectors_of_an_image_see_each_other():
+    """With "images" the last patch changes what the first placeholder computes; without, it does not."""
+    ids = np.array([[PLACE] * PATCHES + [5]])
+    for bidirectional, expected in ((None, False), ("images", True)):
+        decoder = txf.models.decoder_generator(23, 1, 6, 2)
+        vectors = keras.Input((PATCHES, 6))
+        model = txf.models.image_text_generator(
+            keras.Model(vectors, vectors * 1.0), decoder, PLACE, None, bidirectional
+        )
+        drawing.randomize(model)
+        one, other = np.zeros((1, 1, PATCHES, 6), "float32"), np.zeros((1, 1, PATCHES, 6), "float32")
+        other[0, 0, -1] = 1.0
+        logits = [drawing.array(model({"token_ids": ids, "images": x})) for x in (one, other)]
+        assert (np.abs(logits[0] - logits[1])[0, 0].max() > 1e-4) == expected
+
+
+def test_padding_keeps_its_mask_and_changes_nothing():
+    for placeholder_id in (None, PLACE):
+        model = make(placeholder_id, "images")
+        prompts, inputs = example(placeholder_id, None)
+        ids = np.zeros((2, len(prompts[0])), "int32")
+        for row, prompt in enumerate(prompts):
+            ids[row, : len(prompt)] = prompt
+        logits = model({"token_ids": ids, **inputs})
+        assert drawing.array(logits._keras_mask).astype(bool).tolist() == (ids != 0).tolist()
+        alone = model({"token_ids": np.array([prompts[1]]), "images": inputs["images"][1:]})
+        np.testing.assert_allclose(drawing.array(logits)[1, : len(prompts[1])], drawing.array(alone)[0], atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("placeholder_id", [None, PLACE])
+def test_it_learns_to_name_an_image_with_a_frozen_encoder(placeholder_id, tmp_path):
+    keras.utils.set_random_seed(0)
+    images = np.linspace(-2, 2, 4, dtype="float32")[:, None, None, None] * drawing.normal(1, 8, 8, 1)
+    kinds = np.arange(64) % 4
+    images, prompt = (images, [1]) if placeholder_id is None else (images[:, None], [PLACE] * PATCHES + [1])
+    ids = np.array([[*prompt, 10 + kind, 2] for kind in kinds])
+    frozen = drawing.randomize(encoder())
+    before = frozen.get_weights()
+    decoder = txf.models.decoder_generator(23, 2, 12, 2, norm_placement="pre", dropout=0.0)
+    model = txf.models.image_text_generator(frozen, decoder, placeholder_id, bidirectional="images")
+    frozen.trainable = False
+    inputs, targets = txf.training.shift_labels(ids)
+    answers = np.tile(np.arange(ids.shape[1] - 1) >= len(prompt) - 1, (64, 1)).astype("float32")
+    model.compile(keras.optimizers.Adam(0.01), txf.training.TokenCrossEntropy())
+    given = {"token_ids": inputs, "images": images[kinds]}
+    model.fit(given, targets, sample_weight=answers, batch_size=16, epochs=30, verbose=0)
+    found = model.generate([prompt] * 4, 2, inputs={"images": images})
+    assert found[:, -2:].tolist() == [[10 + kind, 2] for kind in range(4)]
+    for one, other in zip(before, frozen.get_weights()):
+        np.testing.assert_array_equal(one, other)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again.generate([prompt] * 4, 2, inputs={"images": images}), found)
+    txf.training.add_adapter(again, "later", rank=2)
+    loss = again.evaluate(given, targets, sample_weight=answers, verbose=0)
+    again.compile(keras.optimizers.Adam(0.01), txf.training.TokenCrossEntropy())
+    again.fit(given, targets, sample_weight=answers, batch_size=16, epochs=5, verbose=0)
+    assert again.evaluate(given, targets, sample_weight=answers, verbose=0) < loss
+
+
+def test_bad_arguments_raise_an_error(uncompiled):
+    build, decoder = txf.models.image_text_generator, txf.models.decoder_generator(23, 1, 12, 2)
+    refused(lambda: build(encoder(), encoder()), ["`decoder`"])
+    classifier = txf.models.image_classifier(8, 4, 3, 1, 6, 2, channels=1)
+    refused(lambda: build(classifier, decoder), ["`image_encoder`", "(batch, vectors, width)"])
+    refused(lambda: build(encoder(), decoder, 0), ["`placeholder_id`", "padding", "0"])
+    refused(lambda: build(encoder(), decoder, 23), ["`placeholder_id`", "23"])
+    refused(lambda: build(encoder(), decoder, projection=keras.layers.Dense(5)), ["`projection`", "12", "5"])
+    refused(lambda: build(encoder(), decoder, projection="mlp"), ["`projection`", "mlp"])
+    refused(lambda: build(encoder(), decoder, bidirectional="all"), ["`bidirectional`", "all", "images"])
+    packed = txf.models.decoder_generator(23, 1, 12, 2, packed=True)
+    refused(lambda: build(encoder(), packed), ["`decoder`", "segment_ids", "`placeholder_id`"])
+    mixer = txf.models.decoder_generator(23, 1, 12, attention=txf.layers.ShortConvolution())
+    refused(lambda: build(encoder(), mixer, bidirectional="images"), ["`bidirectional_mask`"])
+    model, inputs = build(encoder(), decoder, PLACE), {"images": np.zeros((1, 2, 8, 8, 1), "float32")}
+    refused(lambda: model.generate([[5, PLACE, 6]], 2, inputs=inputs), ["a multiple of 5", "received 1 in row 0"])
+    refused(lambda: model.generate([[PLACE] * 15], 2, inputs=inputs), ["at most 10", "received 15 in row 0"])
+    with pytest.raises(ValueError, match="`inputs`.*images"):
+        model.generate([[5]], 2)
