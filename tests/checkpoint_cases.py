@@ -5,6 +5,7 @@ import functools
 
 import decoder_cases
 import encoder_cases
+import image_text_cases
 import numpy as np
 from case_sizes import BART, BERT, DISTILBERT, FIVE, GPT2, LINEAR, LLAMA, LLAMA3, MODERNBERT, OPT, T5, VIT, YARN, rows
 
@@ -154,6 +155,7 @@ CASES = [
          "num_channels": 2, "qkv_bias": False, "hidden_act": "gelu_new"}),
         ("vit", "encoder", "ViTModel", VIT),
         *encoder_cases.ROWS,
+        *image_text_cases.ROWS,
     )
 ]  # fmt: skip
 
@@ -165,6 +167,8 @@ def inputs(case, config, seed=3):
         dict of NumPy arrays for transformers, arrays for us, and bool (B, T), True at real tokens.
     """
     rng = np.random.default_rng(seed)
+    if hasattr(config, "image_token_id"):
+        return *image_text_cases.inputs(config, rng), None
     if hasattr(config, "vision_config"):
         theirs, images, _ = inputs(case, config.vision_config, seed)
         if case.architecture.endswith("ForImageClassification"):
@@ -224,7 +228,7 @@ def greedy(model):
     import torch
     import transformers
 
-    config, pad = model.config, model.config.pad_token_id
+    config, pad = model.config, model.config.get_text_config().pad_token_id
     rng = np.random.default_rng(5)
     prompts = [rng.integers(6, 50, length).tolist() for length in ((7, 3, 5) if pad is not None else (6, 6))]
     width = max(map(len, prompts))
@@ -235,6 +239,7 @@ def greedy(model):
         place = slice(0, len(prompt)) if config.is_encoder_decoder else slice(width - len(prompt), width)
         padded[row, place], mask[row, place] = prompt, 1
     forbidden = [] if pad is None else [pad]  # we see padding wherever it stands
+    forbidden += [config.image_token_id] if hasattr(config, "image_token_id") else []
     how = transformers.GenerationConfig(
         max_new_tokens=NEW, do_sample=False, pad_token_id=0 if pad is None else pad, suppress_tokens=forbidden or None,
         use_cache="t5" not in config.model_type,  # which fails there where the decoder is deeper than the encoder
@@ -258,6 +263,9 @@ def answers(model, prompts, forbidden):
     if "source_features" in [tensor.name for tensor in model.inputs]:
         inputs = {"source_features": np.array(prompts, "float32")}
         return model.generate(inputs=inputs, max_new_tokens=NEW, processors=processors, stop_ids=())
-    got = model.generate(prompts, max_new_tokens=NEW, processors=processors, stop_ids=())
-    starts = [0 if len(model.inputs) == 2 else len(prompt) for prompt in prompts]  # answers, or prompts and answers
+    has_images = "images" in [tensor.name for tensor in model.inputs]
+    others = {"inputs": image_text_cases.without_images(model, len(prompts))} if has_images else {}
+    got = model.generate(prompts, max_new_tokens=NEW, processors=processors, stop_ids=(), **others)
+    is_pair = len(model.inputs) == 2 and not has_images
+    starts = [0 if is_pair else len(prompt) for prompt in prompts]  # answers, or prompts and answers
     return np.stack([row[start : start + NEW] for row, start in zip(got, starts)])

@@ -20,12 +20,12 @@ from keras_txf.layers import PositionalEmbedding
 from keras_txf.layers.token_input import inputs_by_name, logits_of
 
 
-def family_values(values):
-    """Returns the values of a config.json of one family: of the text part, for a model of texts and images.
+def family_values(values, task=None):
+    """Returns the values of a config.json of one family: of the text part, for a task of texts in a model of images.
 
     If the file has no `model_type`, it is found by the class in `architectures`.
     """
-    values = text_values(values)
+    values = text_values(values, task)
     if "model_type" in values:
         return values
     names = Config(values)("architectures", None) or ()

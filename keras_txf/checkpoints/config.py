@@ -91,7 +91,7 @@ class Config:
         self.class_defaults = transformers_defaults()["defaults"].get(kind, {})
         self.synonyms = transformers_defaults()["synonyms"].get(kind, {})
         self.values = with_own_names(values, self.synonyms)
-        self.path = path
+        self.path, self.kind = path, kind
         self.place = f"{path.rstrip('.')} of config.json" if path else "config.json"
         self.read, self.parts, self.unread, self.checks_values = {}, {}, {}, True
 
@@ -109,15 +109,17 @@ class Config:
                 raise ValueError(f"{self.place}: {error}") from None
         return value
 
-    def part(self, key):
+    def part(self, key, kind=None):
         """Returns the `Config` of one of the models that a file describes under its own key, such as "text_config".
+
+        `kind` is its `model_type`; default: made of the model's own and the key, such as "clip_text_model".
 
         If present, `text_config_dict` (CLIP's first files) overrides `text_config`.
         """
         if key not in self.parts:
             older, values = self(f"{key}_dict", None), self(key, None)
             path, values = (key, values) if older is None else (f"{key}_dict", older)
-            kind = f"{self.values['model_type']}_{key.removesuffix('_config')}_model"
+            kind = kind or f"{self.values['model_type']}_{key.removesuffix('_config')}_model"
             self.parts[key] = type(self)({**(values or {}), "model_type": kind}, f"{path}.")
         return self.parts[key]
 

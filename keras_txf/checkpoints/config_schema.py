@@ -73,6 +73,11 @@ def flags(name, value):
         raise ValueError(f"`{name}` must be a list of true and false, or of 1 and 0; received {short_repr(value)}.")
 
 
+def negative(name, value):
+    if not isinstance(value, int) or isinstance(value, bool) or value >= 0:
+        raise ValueError(f"`{name}` must be one negative integer; received {short_repr(value)}.")
+
+
 def mapping(name, value):
     if not isinstance(value, dict):
         raise ValueError(f"`{name}` must be a JSON object; received {short_repr(value)}.")
@@ -91,7 +96,7 @@ KEYS = {
         "n_embed", "num_hidden_groups", "mlp_ratio", "moe_intermediate_size", "shared_expert_intermediate_size",
         "num_experts_per_tok", "decoder_sparse_step", "num_mel_bins", "max_source_positions", "max_target_positions",
         "projection_dim", "projection_size", "kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
-        "v_head_dim", "n_shared_experts", "n_group", "topk_group",
+        "v_head_dim", "n_shared_experts", "n_group", "topk_group", "mm_tokens_per_image", "scale_factor",
     ),
     size_or_zero: (
         "type_vocab_size", "max_window_layers", "sliding_window", "conv_kernel_size", "num_register_tokens",
@@ -104,6 +109,7 @@ KEYS = {
     ),
     experts: ("num_experts", "num_local_experts", "n_routed_experts"),
     whole_numbers: ("mlp_only_layers",),
+    negative: ("vision_feature_layer",),
     sides: ("image_size", "patch_size"),
     checks.rate: (
         "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "activation_dropout",
@@ -130,15 +136,17 @@ KEYS = {
         "use_mean_pooling", "query_bias", "key_bias", "value_bias", "proj_bias", "use_gated_mlp", "qk_layernorm",
         "use_qk_norm", "use_bidirectional_attention",
         "norm_topk_prob", "output_router_logits", "relative_attention", "position_biased_input", "share_att_key",
-        "legacy", "rope_interleave",
+        "legacy", "rope_interleave", "multimodal_projector_bias",
     ),
-    checks.id_below: ("decoder_start_token_id", "mask_token_id", "bos_token_id"),
+    checks.id_below: (
+        "decoder_start_token_id", "mask_token_id", "bos_token_id", "image_token_id", "image_token_index",
+    ),
     id_or_none: ("pad_token_id",),
     size_or_none: ("max_relative_positions", "position_buckets"),
     text: (
         "model_type", "hidden_act", "activation", "activation_function", "hidden_activation", "feed_forward_proj",
         "classifier_activation", "classifier_pooling", "position_embedding_type", "norm_rel_ebd", "conv_act",
-        "pooler_hidden_act", "topk_method",
+        "pooler_hidden_act", "topk_method", "projector_hidden_act", "vision_feature_select_strategy",
     ),
     texts: ("architectures", "layer_types"),
     text_or_texts: ("pos_att_type",),

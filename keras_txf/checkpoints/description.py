@@ -108,7 +108,7 @@ def describe(path: str | os.PathLike, revision: str | None = None) -> Descriptio
             source = Source(values, family, tensors, kind)
             model, chosen, new_head, _ = build_without_values(folder, source, None, None, None, {})
             match_weights(model, source, chosen, new_head, new_head, {})
-            warn_of_images(folder, kind)
+            warn_of_images(folder, kind, values)
             load_generate_defaults(model, folder, values)
             task = chosen
         except ValueError as error:

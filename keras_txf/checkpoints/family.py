@@ -56,9 +56,12 @@ class Family:
         prefix: prefix of the body's names in a class with a head.
         stored: dict of names of tensors that some files lack -> function that returns the builder's options with a
             weight for the tensor.
+        own_name: function of the name of a tensor in a file of any version of transformers that returns the name in
+            the table, with its prefix.
         other_prefix: the prefix of the body's names in a class whose head is not built, if it differs from `prefix`.
         ignore: patterns of buffers, which do not become weights.
-        kept: patterns of tensors of a head that is not built, which `save` writes back.
+        kept: patterns of tensors of a head that is not built, which `save` writes back; or a function of the config
+            that returns them.
         aliases: dict of further names of a tensor, instead of its name or next to it -> the name of the tensor.
         neutral: keys of the config without an effect, in addition to `config.NEUTRAL`.
         tie_key_is_for_logits: whether `tie_word_embeddings` is about the logits alone.
@@ -71,16 +74,20 @@ class Family:
     tasks: dict
     prefix: str = ""
     ignore: tuple = ()
-    kept: tuple = ()
+    kept: tuple | Callable = ()
     aliases: dict = dataclasses.field(default_factory=dict)
     neutral: tuple = ()
     tie_key_is_for_logits: bool = True
     renamed: dict = dataclasses.field(default_factory=dict)
     other_prefix: str = ""
     stored: dict = dataclasses.field(default_factory=dict)
+    own_name: Callable = lambda name: name
 
     def rows(self, config):
         return _rows(self.tensors, config)
+
+    def kept_tensors(self, config):
+        return _rows(self.kept, config)
 
 
 def _rows(table, config):
@@ -122,7 +129,8 @@ def spans(architecture, tensors, options=lambda c: {}):
 
 
 POOLER = r"pooler\.dense\.(weight|bias)"  # of a body that is built without it
-LANGUAGE_MODELS = ("masked_lm", "pretraining", "causal_lm", "seq2seq")
+IMAGE_TEXT = "image_text_to_text"  # task of the language models that read images
+LANGUAGE_MODELS = ("masked_lm", "pretraining", "causal_lm", "seq2seq", IMAGE_TEXT)
 
 
 @dataclasses.dataclass
@@ -157,19 +165,20 @@ TEXT_PARTS = {
 }  # fmt: skip
 
 
-def text_values(values):
+def text_values(values, task=None):
     """Returns the config.json of the text model alone, or `values` themselves if they describe no images.
 
-    Keys of the whole model that are not about images, such as `quantization_config`, are kept.
+    `values` are also returned if the task, or without a task the class in the file, is of texts and images. Keys of the
+    whole model that are not about images, such as `quantization_config`, are kept.
     """
     part = TEXT_PARTS.get(values.get("model_type")) if isinstance(values.get("model_type"), str) else None
-    if part is None:
+    names = values.get("architectures") or list(part.architectures)[:1] if part else []
+    if part is None or task == IMAGE_TEXT or task is None and names == list(part.architectures)[:1]:
         return values
     own = values.get("text_config")
     if not isinstance(own, dict):
         raise ValueError(f"config.json must have a JSON object under `text_config`; received {short_repr(own)}.")
     shared = {key: value for key, value in values.items() if key not in part.keys}
-    names = values.get("architectures") or list(part.architectures)[:1]
     return {
         "model_type": part.model_type,
         **shared,

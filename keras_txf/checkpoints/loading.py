@@ -96,7 +96,7 @@ def load(
     folder = find(path, revision)
     check_not_adapter(folder)
     values = drop_keys(read_json(file_of(folder, "config.json")), ignore)
-    kind, values = values.get("model_type"), family_values(values)
+    kind, values = values.get("model_type"), family_values(values, task)
     family = find_family(values)
     with open_tensors(folder) as tensors:
         weights = weights_of(folder)
@@ -112,7 +112,7 @@ def load(
                     model, source, task, new_head, progress, asked or new_head, options
                 )
             initialize_missing(made)  # a new head, generators of random numbers
-    warn_of_images(folder, kind)
+    warn_of_images(folder, kind, values)
     set_checkpoint_info(model, CheckpointInfo(folder, values, task, options, kept, skipped, prefix))
     load_generate_defaults(model, folder, values)
     return model
@@ -134,9 +134,9 @@ def build_without_values(folder, source, task, num_classes, dtype, options):
     return model, task, new_head, made
 
 
-def warn_of_images(folder, kind):
-    """Warns that the text part alone is loaded, if `kind` is the model type of a model of texts and images."""
-    if kind in TEXT_PARTS:
+def warn_of_images(folder, kind, values):
+    """Warns if `values` describe the text part alone of a folder whose `model_type`, `kind`, is of texts and images."""
+    if kind in TEXT_PARTS and values["model_type"] != kind:
         warnings.warn(
             f"The folder {short_repr(str(folder))} is of a model of texts and images; its text model alone is loaded.",
             stacklevel=3,  # the caller of `load`

@@ -1,6 +1,7 @@
 """The tensors of an open checkpoint, and the checks that they fit a model."""
 
 import collections
+import functools
 import re
 import warnings
 
@@ -30,7 +31,8 @@ class Source:
     def __init__(self, values, family, tensors, kind=None):
         self.values, self.family, self.tensors = values, family, tensors
         self.names, inside = {}, set()
-        own_names = {name: own for name in tensors if (own := text_name(name, kind)) is not None}
+        own_name = family.own_name if values.get("model_type") == kind else functools.partial(text_name, kind=kind)
+        own_names = {name: own for name in tensors if (own := own_name(name)) is not None}
         prefix = prefix_of(family, own_names.values())
         for name, own in own_names.items():
             known = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", own.removeprefix(prefix)))
@@ -128,7 +130,8 @@ def check_names(source, task, wanted, asked):
         for name, rows in zip(family.tasks, heads)
         if name in LANGUAGE_MODELS and name == task
     }
-    known = (*family.ignore, *family.kept, *family.tasks[task].ignore)
+    kept_tensors = family.kept_tensors(config)
+    known = (*family.ignore, *kept_tensors, *family.tasks[task].ignore)
     left = [
         name
         for name in source.names.keys() - wanted
@@ -152,13 +155,13 @@ def check_names(source, task, wanted, asked):
             stacklevel=5,  # the caller of `load`
         )
     if family.tasks[task].architecture not in (source.values.get("architectures") or ()):
-        kept = () if family.tasks[task].whole else (POOLER, *family.kept)
+        kept = () if family.tasks[task].whole else (POOLER, *kept_tensors)
         return [name for name in source.names.keys() - wanted if any(re.fullmatch(pattern, name) for pattern in kept)]
     head = modules_of(family.tasks[task].rows(config)) - wanted
     return [
         name
         for name in source.names.keys() - wanted
-        if name in head or any(re.fullmatch(pattern, name) for pattern in family.kept)
+        if name in head or any(re.fullmatch(pattern, name) for pattern in kept_tensors)
     ]
 
 

@@ -11,7 +11,7 @@ from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.generation.prompts import prompt_lists, start_list
 from keras_txf.generation.results import check_state
-from keras_txf.layers.placeholders import InsertVectors
+from keras_txf.layers.placeholders import InsertVectors, PrefixMask
 from keras_txf.layers.serialization import register
 from keras_txf.layers.token_input import (
     followed_input,
@@ -218,7 +218,7 @@ class Generator(CheckedModel):
         refuse_packed(self)
         tokens = token_input(self, target_name(self))
         if state is None:
-            inputs = other_inputs(self, tokens.name, inputs)
+            inputs = other_inputs(self, tokens.name, self._with_prefix_length(inputs, prompt_ids))
         elif inputs is not None:
             raise ValueError("`inputs` does not go with `state`, which keeps the inputs of the first call.")
         else:
@@ -241,6 +241,15 @@ class Generator(CheckedModel):
             if isinstance(layer, InsertVectors):
                 layer.check_counts([prompt.count(layer.placeholder_id) for prompt in prompts], None)
         return run_generate(self, tokens, prompts, prompts, inputs, options)
+
+    def _with_prefix_length(self, inputs, prompt_ids):
+        """The caller's `inputs`, with the lengths of the prompts for a missing `prefix_length` of a `PrefixMask`."""
+        has_prefix = any(isinstance(layer, PrefixMask) for layer in self.layers)
+        if not has_prefix or not isinstance(inputs, dict) or "prefix_length" in inputs or prompt_ids is None:
+            return inputs
+        tokens = token_input(self, target_name(self))
+        prompts = prompt_lists("prompt_ids", prompt_ids, tokens.pad_id, tokens.vocab_size)
+        return {**inputs, "prefix_length": np.array([*map(len, prompts)], "int32")}
 
     @knows_options
     def make_generate_function(

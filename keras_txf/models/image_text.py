@@ -51,7 +51,8 @@ def image_text_generator(
             the model uses as it is. Default: a Dense layer, `image_projection`.
         bidirectional: which tokens see each other in both directions: "images": the vectors of an image (Gemma 3);
             "prefix": the image and the first `prefix_length` tokens of a row, a further input, int (B,), which counts
-            placeholders (PaliGemma). None: all tokens are causal (LLaVA). With "images" placeholders of two images in
+            placeholders (PaliGemma); in `generate` the default is the whole prompt. None: all tokens are causal
+            (LLaVA). With "images" placeholders of two images in
             a row need another token between them.
         name: name of the model; default: the name of the function, with a number from the second model on.
 

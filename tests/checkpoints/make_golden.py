@@ -32,7 +32,10 @@ SMALL = dict(
 def smaller(options):
     """Returns the options with small sizes, in the parts of a model too."""
     parts = {name: smaller(value) for name, value in options.items() if isinstance(value, dict)}
-    return {**options, **{name: value for name, value in SMALL.items() if options.get(name) is not None}, **parts}
+    small = {name: value for name, value in SMALL.items() if options.get(name) is not None}
+    if "image_token_index" in options and "projection_dim" in options:  # PaliGemma's, of the decoder
+        small["projection_dim"] = small["hidden_size"]
+    return {**options, **small, **parts}
 
 
 def main():

@@ -20,6 +20,8 @@ GETATTR = re.compile(r'getattr\((?:self\.)?(?:text_)?config, "(\w+)"')
 INSTEAD = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dinov3_vit": {"num_register_tokens": 4},
+    **dict.fromkeys(["idefics3", "smolvlm"], {"scale_factor": 1}),
+    "gemma3": {"mm_tokens_per_image": 49},
     "esm": {"hidden_dropout_prob": 0.0, "vocab_size": 33, "pad_token_id": 1},
 }  # where no model is built for the class's own default
 
@@ -70,7 +72,7 @@ def defaults(kind):
     parts = {
         part.values["model_type"]: differing(type(getattr(cls(), name)), part)
         for name, part in sorted(recording.parts.items())
-        if name in ("encoder", "decoder")
+        if name in ("encoder", "decoder") or part.kind not in FAMILIES and name == "vision_config"
     }
     return {kind: {**labels, **differing(cls, recording)}, **parts}
 

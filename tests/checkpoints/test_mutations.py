@@ -23,6 +23,12 @@ INSTEAD = {  # values with which more of the keys have an effect
     "mixtral": LOSS, "qwen2_moe": {**LOSS, **WINDOW}, "qwen3_moe": LOSS, "olmoe": LOSS, "gpt_oss": LOSS,
 }  # fmt: skip
 OF_A_PAIR = {"siglip_text_model": {"projection_size"}, "siglip_vision_model": {"vision_use_head"}}  # read there alone
+TIE = {"tie_word_embeddings"}  # the key of the whole model counts
+OF_A_DECODER = {  # of images and texts, by its family: keys without an effect
+    "llama": TIE,
+    "gemma3_text": TIE,
+    "gemma": TIE | {"num_image_tokens", "use_bidirectional_attention"},
+}
 PARTS = {  # of a pair, and their keys whose values transformers overwrites
     side: {"is_decoder", "dropout_rate", "attention_dropout", "cross_attention_hidden_size"}
     for side in ("encoder", "decoder")
@@ -56,7 +62,12 @@ def others(value):
     if isinstance(value, list):
         return [value[:-1] + [other] for other in others(value[-1])] if value else [[1]]
     kind = value.get("model_type")  # of a model in a pair
-    without = NEUTRAL | set(FAMILIES[kind].neutral) - OF_A_PAIR.get(kind, set()) if kind else set()
+    without = (
+        NEUTRAL | set(FAMILIES[kind].neutral if kind in FAMILIES else ()) - OF_A_PAIR.get(kind, set())
+        if kind
+        else set()
+    )
+    without |= OF_A_DECODER.get(kind, set()) | ({"vision_use_head"} if value.get("vision_use_head") is False else set())
     return [{**value, key: other} for key in value if key not in without for other in others(value[key])] or [{"a": 1}]
 
 
@@ -83,7 +94,7 @@ def load(folder, task):
     del config["checkpoint"]  # config.json itself
     config = json.dumps(config, sort_keys=True)
     config = re.sub(r'"name": "\w+"', "", config)  # which differ from model to model
-    return model, re.sub(r'("keras_history": \["\w+?)(_\d+)?"', r'\1"', config)
+    return model, re.sub(r'("(?:keras_history|output_layers)": \["\w+?)(_\d+)?"', r'\1"', config)
 
 
 def differs(before, after, inputs):

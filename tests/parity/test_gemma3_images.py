@@ -39,9 +39,10 @@ def written(folder, architecture="Gemma3ForConditionalGeneration", **options):
     return model
 
 
-def loaded(folder, *task, **options):
+def loaded(folder, task=None, **options):
+    """The text model alone."""
     with pytest.warns(UserWarning, match="model of texts and images; its text model alone is loaded"):
-        return txf.checkpoints.load(folder, *task, **options)
+        return txf.checkpoints.load(folder, task, **options)
 
 
 def theirs(model, ids):
@@ -57,7 +58,8 @@ IDS = np.array([[5, 8, 9, 11, 6, 7, 12], [15, 18, 9, 21, 16, 0, 0]])
 def test_the_text_model_is_that_of_transformers(architecture, tmp_path):
     options = {**FIVE} if "Classification" in architecture else {}
     model = written(tmp_path / "whole", architecture, **options)
-    ours, expected = loaded(tmp_path / "whole"), theirs(model, IDS)
+    task = "causal_lm" if architecture == "Gemma3ForConditionalGeneration" else None
+    ours, expected = loaded(tmp_path / "whole", task), theirs(model, IDS)
     found = keras.ops.convert_to_numpy(ours(IDS))
     real = IDS != 0 if found.ndim == 3 else slice(None)
     np.testing.assert_allclose(found[real], expected[real], atol=1e-4)
@@ -75,13 +77,16 @@ def test_the_text_model_is_that_of_transformers(architecture, tmp_path):
 @pytest.mark.parametrize("tied", [True, False])
 def test_old_and_new_names_of_tensors(tied, tmp_path):
     written(tmp_path, tie_word_embeddings=tied)
-    expected = keras.ops.convert_to_numpy(loaded(tmp_path)(IDS))
+    expected = keras.ops.convert_to_numpy(loaded(tmp_path, "causal_lm")(IDS))
+    whole = [keras.ops.convert_to_numpy(x) for x in txf.checkpoints.load(tmp_path).weights]
     tensors = load_file(tmp_path / "model.safetensors")
     for renaming in (OLD, NEW):
         for old, new in renaming.items():
             tensors = {new + name.removeprefix(old) if name.startswith(old) else name: x for name, x in tensors.items()}
         save_file(tensors, tmp_path / "model.safetensors")
-        np.testing.assert_array_equal(keras.ops.convert_to_numpy(loaded(tmp_path)(IDS)), expected)
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(loaded(tmp_path, "causal_lm")(IDS)), expected)
+        for before, after in zip(whole, txf.checkpoints.load(tmp_path).weights, strict=True):
+            np.testing.assert_array_equal(before, keras.ops.convert_to_numpy(after))
 
 
 def test_keys_of_the_whole_that_change_the_text_model_raise_value_error(tmp_path):
@@ -94,4 +99,4 @@ def test_keys_of_the_whole_that_change_the_text_model_raise_value_error(tmp_path
         ({"text_config": {**config["text_config"], "attn_logit_softcapping": 3.0}}, ["'attn_logit_softcapping'"]),
     ):
         path.write_text(json.dumps({**config, **changed}))
-        refused(lambda: txf.checkpoints.load(tmp_path), ["config.json", *words])
+        refused(lambda: txf.checkpoints.load(tmp_path, "causal_lm"), ["config.json", *words])

@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 hub_errors = pytest.importorskip("huggingface_hub.errors")
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
+IMAGES = ("llava", "paligemma", "gemma3", "smolvlm", "idefics3")  # whose parts have most keys
 OF_BACKBONES = {"_out_features", "_out_indices"}  # which hidden states `AutoBackbone` returns
 
 
@@ -72,7 +73,12 @@ def paths(values):
 
 
 # Keys, and models of a pair, that a file must have.
-MUST_SAY = {"qwen3_moe": ["num_local_experts"], "gpt_oss": ["rope_parameters"], "t5gemma": ["encoder", "decoder"]}
+MUST_SAY = {
+    "qwen3_moe": ["num_local_experts"],
+    "gpt_oss": ["rope_parameters"],
+    "t5gemma": ["encoder", "decoder"],
+    **dict.fromkeys(IMAGES, ["vision_config", "text_config"]),
+}
 
 
 def outcome(kind, values):
@@ -111,7 +117,9 @@ ROTARY = [kind for kind in FAMILIES if "rope_parameters" in (GOLDEN / kind / "co
     {"rope_type": "yarn", "factor": 4.0, "rope_theta": 5e5, "original_max_position_embeddings": 16},
     {"rope_type": "linear", "factor": 2.0},
 ])  # fmt: skip
-@pytest.mark.parametrize("kind", sorted({*ROTARY} - {"t5gemma", "phi3"}))  # whose parts have it; which has other kinds
+@pytest.mark.parametrize(
+    "kind", sorted({*ROTARY} - {"t5gemma", "phi3", *IMAGES})
+)  # whose parts have it; which has other kinds
 def test_scaling_next_to_parameters_of_rotary_positions(kind, scaling):
     """What adding YaRN by hand to a file of transformers 5 gives."""
     values = {**json.loads((GOLDEN / kind / "config.json").read_text()), "rope_scaling": scaling}

@@ -8,6 +8,7 @@ from keras_txf.checkpoints.families import (
     deberta,
     esm,
     gpt,
+    image_text,
     llama,
     llama_kin,
     mixtures,
@@ -34,4 +35,5 @@ FAMILIES = {
     **vit.FAMILIES,
     **beit.FAMILIES,
     **clip.FAMILIES,
+    **image_text.FAMILIES,
 }
