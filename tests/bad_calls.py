@@ -336,6 +336,11 @@ def add_checkpoints():
     case("checkpoints.load", checkpoints.load, own, path=golden)
     case("checkpoints.find", checkpoints.find, path=golden)
     case("checkpoints.describe", checkpoints.describe, path=golden)
+    (folder / "images").mkdir()
+    values = {"image_processor_type": "SiglipImageProcessor", "size": {"height": 4, "width": 4}}
+    (folder / "images" / "preprocessor_config.json").write_text(json.dumps(values))
+    case("checkpoints.image_processor", checkpoints.image_processor, path=folder / "images")
+    case("checkpoints.ImageProcessor", checkpoints.ImageProcessor)
     loaded, adapter = checkpoints.load(golden), folder / "adapter"
     checkpoints.save(loaded, folder / "with_words")
     (folder / "with_words" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nhello\n")

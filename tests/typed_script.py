@@ -180,6 +180,10 @@ def use_checkpoints(folder: pathlib.Path) -> None:
     golden = pathlib.Path(__file__).parent / "checkpoints" / "golden" / "gpt2"
     description: txf.checkpoints.Description = txf.checkpoints.describe(golden)
     print(description.parameters, txf.checkpoints.families()["llama"])
+    processor = txf.checkpoints.ImageProcessor({"height": 4, "width": 6}, mean=[0.5] * 3, std=[0.5] * 3)
+    print(processor([np.zeros((8, 9, 3), "uint8")]).shape, processor.grid(np.zeros((8, 9), "uint8")))
+    (folder / "preprocessor_config.json").write_text('{"image_processor_type": "ViTImageProcessor"}')
+    txf.checkpoints.image_processor(folder)
     loaded = txf.checkpoints.load(txf.checkpoints.find(golden), task="causal_lm", dtype="float32")
     txf.checkpoints.save(loaded, folder / "gpt2", config=json.loads((golden / "config.json").read_text()))
     loaded.generate([[5, 6]], 2)
