@@ -19,7 +19,7 @@ from keras_txf.checkpoints.config import ACTIVATIONS, Config
 from keras_txf.checkpoints.config_schema import NULL, VALUE_CHECKS
 from keras_txf.checkpoints.differences import differences
 from keras_txf.checkpoints.families import FAMILIES
-from keras_txf.checkpoints.family import LANGUAGE_MODELS
+from keras_txf.checkpoints.family import IMAGE_TEXT, LANGUAGE_MODELS
 from keras_txf.checks import short_repr
 from keras_txf.layers import DecoderBlock, EncoderBlock
 
@@ -40,6 +40,11 @@ def derive_config(model: keras.Model, kind: str) -> dict:
     checks.one_of("family", kind, sorted(FAMILIES))
     if not is_functional(model) or isinstance(model, keras.Sequential):
         raise ValueError(f"`model` must be a functional model with `family`; received {type(model).__name__}.")
+    if IMAGE_TEXT in FAMILIES[kind].tasks:
+        raise ValueError(
+            f"`family` must be of models with one part; received {short_repr(kind)}, whose config.json describes an "
+            "encoder of images and a decoder. Pass `config`."
+        )
     _check_names(model)
     family, wanted, found, values = FAMILIES[kind], options_in(model), [], {"model_type": kind}
     stuck = set()

@@ -199,8 +199,10 @@ class Cache:
             mask = ops.logical_or(mask, both)
         elif prefix_length is not None:
             biases.append(self._nan_unless(self.positions >= prefix_length[:, None]))
+        if bidirectional_mask is not None and self.mask is not None:
+            bidirectional_mask = ops.logical_and(bidirectional_mask, self.mask)
         if bidirectional_mask is not None and self._of_prompt:
-            runs = number_runs(ops.logical_and(bidirectional_mask, self.mask))
+            runs = number_runs(bidirectional_mask)
             mask = ops.logical_or(mask, same_run(runs, runs))
         elif bidirectional_mask is not None:
             biases.append(self._nan_unless(ops.logical_not(bidirectional_mask)))

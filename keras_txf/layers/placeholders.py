@@ -68,6 +68,8 @@ class InsertVectors(Layer):
         is_vector = ops.equal(ids, self.placeholder_id)
         used = None
         if cache is not None:
+            if cache.mask is not None:  # columns of padding may hold earlier tokens
+                is_vector = ops.logical_and(is_vector, cache.mask)
             inputs, is_vector, vectors = cache.split(inputs), cache.split(is_vector), cache.repeat(vectors)
             used = cache.read_state("used", ops.zeros_like(ids[:, :1], "int32"))
         count = ops.cumsum(ops.cast(is_vector, "int32"), axis=1)

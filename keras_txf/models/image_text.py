@@ -3,6 +3,7 @@
 Legend: B batch, T length, V vocabulary, n images of a row, P vectors of an image.
 """
 
+import functools
 from typing import Any
 
 import keras
@@ -47,8 +48,8 @@ def image_text_generator(
         decoder: a model with `generate`, such as `decoder_generator`'s or `generative`'s. The vectors of images replace
             or precede the outputs of its embedding of tokens, and receive no positions from that embedding.
         placeholder_id: the token that stands for a vector of an image; None: each row has one image, before its tokens.
-        projection: a layer or model from the vectors (B, P, width) to (B, any P, width of the embedded tokens), which
-            the model uses as it is. Default: a Dense layer, `image_projection`.
+        projection: a layer, or a list of layers one after another, from the vectors (B, P, width) to (B, any P, width
+            of the embedded tokens); the model uses them as they are. Default: a Dense layer, `image_projection`.
         bidirectional: which tokens see each other in both directions: "images": the vectors of an image (Gemma 3);
             "prefix": the image and the first `prefix_length` tokens of a row, a further input, int (B,), which counts
             placeholders (PaliGemma); in `generate` the default is the whole prompt. None: all tokens are causal
@@ -136,13 +137,16 @@ def _vectors_of_images(image_encoder, embedding, projection, has_placeholders):
     width = embedding.dim if isinstance(embedding, PositionalEmbedding) else embedding.output_dim
     if projection is None:
         projection = Projection(width, dtype=embedding.dtype_policy, name="image_projection")
-    elif not isinstance(projection, keras.layers.Layer):
-        raise ValueError(f"`projection` must be a Keras layer or model, or None; received {short_repr(projection)}.")
+    layers = projection if isinstance(projection, (list, tuple)) else [projection]
+    if not all(isinstance(layer, keras.layers.Layer) for layer in layers):
+        raise ValueError(
+            f"`projection` must be a layer or a list of layers, or None; received {short_repr(projection)}."
+        )
     shape = tuple(tensor.shape[1:])
     images = rows = keras.Input((None, *shape) if has_placeholders else shape, dtype=tensor.dtype, name="images")
     if has_placeholders:
         rows = ops.reshape(images, (-1, *shape))
-    vectors = projection(image_encoder(rows))
+    vectors = functools.reduce(lambda x, layer: layer(x), layers, image_encoder(rows))
     if len(vectors.shape) != 3 or vectors.shape[1] is None or vectors.shape[2] != width:
         raise ValueError(
             f"`projection` must return vectors (batch, number, {width}) of a known number, which the `image_encoder` "

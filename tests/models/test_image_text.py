@@ -61,6 +61,24 @@ def test_log_probs_are_those_of_full_passes(uncompiled, placeholder_id, bidirect
 
 
 @drawing.not_on_jax
+@pytest.mark.parametrize("placeholder_id, bidirectional", [(PLACE, "images"), (None, "prefix")])
+def test_a_next_turn_continues_the_state(uncompiled, placeholder_id, bidirectional):
+    model = make(placeholder_id, bidirectional)
+    prompts, inputs = example(placeholder_id, bidirectional)
+    first = model.generate(prompts, 2, inputs=inputs, return_state=True)
+    turns = [[4, 5], [6]]
+    found = model.generate(turns, 3, state=first.state, return_scores=True)
+    for row, (prompt, turn) in enumerate(zip(prompts, turns)):
+        before = [*first.ids[row, : len(prompt) + 2], *turn]
+        ids = [*before, *found.ids[row, len(turn) : len(turn) + 3]]
+        own = {name: value[row : row + 1] for name, value in inputs.items()}
+        logits = drawing.array(model({"token_ids": np.array([ids[:-1]]), **own}))[0, len(before) - 1 :]
+        logits[:, [0] if placeholder_id is None else [0, PLACE]] = -np.inf
+        expected = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+        np.testing.assert_allclose(found.log_probs[row], expected[range(3), ids[len(before) :]], atol=1e-4)
+
+
+@drawing.not_on_jax
 @pytest.mark.parametrize("placeholder_id", [None, PLACE])
 def test_which_tokens_see_an_image_and_each_other(placeholder_id):
     prompts, inputs = example(placeholder_id, None)
@@ -148,7 +166,8 @@ def test_bad_arguments_raise_an_error(uncompiled):
     refused(lambda: build(encoder(), decoder, 0), ["`placeholder_id`", "padding", "0"])
     refused(lambda: build(encoder(), decoder, 23), ["`placeholder_id`", "23"])
     refused(lambda: build(encoder(), decoder, projection=keras.layers.Dense(5)), ["`projection`", "12", "5"])
-    refused(lambda: build(encoder(), decoder, projection="mlp"), ["`projection`", "mlp"])
+    refused(lambda: build(encoder(), decoder, projection=["mlp"]), ["`projection`", "mlp"])
+    refused(lambda: txf.checkpoints.save(build(encoder(), decoder), "x", family="llava"), ["`family`", "'llava'"])
     refused(lambda: build(encoder(), decoder, bidirectional="all"), ["`bidirectional`", "all", "images"])
     packed = txf.models.decoder_generator(23, 1, 12, 2, packed=True)
     refused(lambda: build(encoder(), packed), ["`decoder`", "segment_ids", "`placeholder_id`"])

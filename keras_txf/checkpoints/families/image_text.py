@@ -137,12 +137,12 @@ def llava(c):
     text, use_bias = text_options(c, "llama"), c("multimodal_projector_bias", True)
     activation = get_activation("projector_hidden_act", c.activation("projector_hidden_act", "gelu"))
 
-    first, second = (Projection(text["dim"], use_bias=use_bias, name=f"linear_{i}") for i in (1, 2))
+    first, second = (Projection(text["dim"], use_bias=use_bias, name=f"image_projection_{i}") for i in (1, 2))
     return {
         "image": image,
         "text": text,
         "placeholder_id": c("image_token_index", 32000),
-        "projection": [first, keras.layers.Activation(activation, name="activation"), second],
+        "projection": [first, keras.layers.Activation(activation, name="image_projection_activation"), second],
         "first": int(strategy == "default"),
     }
 
@@ -166,7 +166,7 @@ def paligemma(c):
         "image": image_options(c, SIGLIP),
         "text": text,
         "placeholder_id": c("image_token_index", 256000),
-        "projection": [Projection(text["dim"], name="linear_1")],
+        "projection": [Projection(text["dim"], name="image_projection_1")],
         "bidirectional": "prefix",
     }
 
@@ -185,15 +185,15 @@ def gemma3(c):
             "config.json must have a `sliding_window` of at least `mm_tokens_per_image`, so that an image sees itself; "
             f"received {min(filter(None, text['window']))} and {number}."
         )
-    norm = make_norm("rms_zero_centered", vision("layer_norm_eps", 1e-6), None, "norm")
+    norm = make_norm("rms_zero_centered", vision("layer_norm_eps", 1e-6), None, "image_projection_norm")
     return {
         "image": image,
         "text": text,
         "placeholder_id": c("image_token_index", 262144),
         "projection": [
-            PoolPatches(side // kept, name="pooling"),
+            PoolPatches(side // kept, name="image_pooling"),
             norm,
-            Projection(text["dim"], use_bias=False, name="linear_1"),
+            Projection(text["dim"], use_bias=False, name="image_projection_1"),
         ],
         "bidirectional": "images",
     }
@@ -211,18 +211,21 @@ def smolvlm(c):
             "config.json must have a `scale_factor` that divides the patches in a row; received "
             f"{short_repr(factor)} and {side} patches."
         )
-    projection = [MergePatches(factor, name="patches"), Projection(text["dim"], use_bias=False, name="linear_1")]
+    projection = [
+        MergePatches(factor, name="image_patches"),
+        Projection(text["dim"], use_bias=False, name="image_projection_1"),
+    ]
     return {"image": image, "text": text, "placeholder_id": c("image_token_id", 128257), "projection": projection}
 
 
 CLIP, SIGLIP = "clip_vision_model", "siglip_vision_model"
-ONE_PROJECTION = {"image_projection/linear_1": "multi_modal_projector.linear"}
-TWO_PROJECTIONS = {f"image_projection/linear_{i}": f"multi_modal_projector.linear_{i}" for i in (1, 2)}
+ONE_PROJECTION = {"image_projection_1": "multi_modal_projector.linear"}
+TWO_PROJECTIONS = {f"image_projection_{i}": f"multi_modal_projector.linear_{i}" for i in (1, 2)}
 GEMMA3_PROJECTION = {
-    "image_projection/norm": "multi_modal_projector.mm_soft_emb_norm",
-    "image_projection/linear_1/kernel": Tensor("multi_modal_projector.mm_input_projection_weight", SAME),
+    "image_projection_norm": "multi_modal_projector.mm_soft_emb_norm",
+    "image_projection_1/kernel": Tensor("multi_modal_projector.mm_input_projection_weight", SAME),
 }
-CONNECTOR = {"image_projection/linear_1": "connector.modality_projection.proj"}
+CONNECTOR = {"image_projection_1": "connector.modality_projection.proj"}
 
 
 def family(name, options, rows, vision, language, kept, neutral):

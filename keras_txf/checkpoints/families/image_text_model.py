@@ -5,7 +5,6 @@ Legend: B batch, D width.
 
 import math
 
-import keras
 from keras import ops
 
 from keras_txf import checks, models
@@ -40,8 +39,8 @@ def build(image, text, placeholder_id, projection, first=0, bidirectional=None, 
     )
     encoder = stack.make_model(images, result.output[:, first:], "image_encoder", "image_encoder")
     decoder = models.decoder_generator(**with_parts(models.decoder_generator, {**text, "dtype": dtype, **options}))
-    join = keras.Sequential([copy_layer(x, x.name, dtype=dtype) for x in projection], name="image_projection")
-    return models.image_text_generator(encoder, decoder, placeholder_id, join, bidirectional)
+    projection = [copy_layer(layer, layer.name, dtype=dtype) for layer in projection]
+    return models.image_text_generator(encoder, decoder, placeholder_id, projection, bidirectional)
 
 
 class OfPatches(Layer):
