@@ -157,7 +157,7 @@ def llava_kept(c):
 def paligemma(c):
     text_of(c, "gemma")[1].values.pop("use_bidirectional_attention", None)  # without an effect: the prefix alone counts
     text = text_options(c, "gemma")
-    if c("projection_dim", text["dim"]) != text["dim"]:
+    if c("projection_dim", 2048) != text["dim"]:
         raise ValueError(
             "config.json must have the `hidden_size` of its `text_config` as `projection_dim`; received "
             f"{short_repr(c('projection_dim'))} and {text['dim']}."
