@@ -11,6 +11,7 @@ from keras_txf.training.layouts import layout_map
 from keras_txf.training.learning_rates import InverseSquareRoot, layerwise_decay, warmup_cosine
 from keras_txf.training.losses import TokenCrossEntropy
 from keras_txf.training.metrics import Perplexity, TokenAccuracy, answer_scores, entities, entity_scores
+from keras_txf.training.preferences import PreferenceAccuracy, PreferenceLoss, preference_model
 from keras_txf.training.resuming import Resume
 from keras_txf.training.scores import GenerationScores
 
@@ -20,6 +21,8 @@ __all__ = [
     "InverseSquareRoot",
     "KeepCheckpoints",
     "Perplexity",
+    "PreferenceAccuracy",
+    "PreferenceLoss",
     "RDrop",
     "Resume",
     "SigmoidContrastiveLoss",
@@ -38,6 +41,7 @@ __all__ = [
     "load_adapter",
     "merge_adapter",
     "next_token_windows",
+    "preference_model",
     "remove_adapter",
     "save_adapter",
     "shift_labels",
