@@ -25,6 +25,7 @@ from keras_txf.text.export import export
 from keras_txf.text.instruction import conversations, instruction
 from keras_txf.text.masking import mask_tokens, masked_language_modelling
 from keras_txf.text.packing import pack
+from keras_txf.text.preferences import preferences
 from keras_txf.text.sentence_piece import SentencePieceTokenizer
 from keras_txf.text.tags import token_classification
 from keras_txf.text.tokenizer import Tokenizer
@@ -53,6 +54,7 @@ __all__ = [
     "masked_language_modelling",
     "next_token",
     "pack",
+    "preferences",
     "question_answering",
     "sentence_pairs",
     "token_classification",

@@ -57,14 +57,18 @@ def instruction(
         return conversations([to_messages(*pair) for pair in pairs], tokenizer, template, max_length)
 
     def example(prompts, responses):
-        prompts, responses = tokenizer.tokenize(prompts), tokenizer.tokenize(responses)
-        ids = add_start_and_end(tokenizer, tf.concat([prompts, responses], axis=1))
-        before = prompts.row_lengths() + len(tokenizer.start)
-        index = tf.ragged.range(ids.row_lengths()).flat_values
-        weights = ids.with_values(tf.cast(index >= tf.gather(before, ids.value_rowids()), tf.float32))
-        return answers_alone(tokenizer, ids, weights, max_length)
+        return answers_alone(tokenizer, *rows_of_responses(tokenizer, prompts, responses), max_length)
 
     return in_chunks(dataset, example, same_count=False)
+
+
+def rows_of_responses(tokenizer, prompts, responses):
+    """Returns the ids of prompts with their responses, and weights, 1 at the tokens of the responses: ragged (C, L)."""
+    prompts, responses = tokenizer.tokenize(prompts), tokenizer.tokenize(responses)
+    ids = add_start_and_end(tokenizer, tf.concat([prompts, responses], axis=1))
+    before = prompts.row_lengths() + len(tokenizer.start)
+    index = tf.ragged.range(ids.row_lengths()).flat_values
+    return ids, ids.with_values(tf.cast(index >= tf.gather(before, ids.value_rowids()), tf.float32))
 
 
 def conversations(
