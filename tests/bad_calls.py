@@ -211,6 +211,12 @@ def add_training():
         case(f"training.{name}", getattr(training, name))
         pairs = dict(y_true=np.arange(2), y_pred=np.zeros((2, 2), "float32"))
         case(f"training.{name}.call", getattr(training, name)().__call__, names, **pairs)
+    case("training.preference_model", training.preference_model, policy=built("decoder_generator"))
+    case("training.PreferenceLoss", training.PreferenceLoss)
+    case("training.PreferenceAccuracy", training.PreferenceAccuracy, ["dtype"])
+    for name, call in (("Loss", "__call__"), ("Accuracy", "update_state")):
+        pairs = dict(y_true=np.zeros((2, 2), "float32"), y_pred=np.ones((2, 2, 2), "float32"))
+        case(f"training.Preference{name}.call", getattr(getattr(training, f"Preference{name}")(), call), names, **pairs)
     for name in ("TokenAccuracy", "Perplexity"):
         case(f"training.{name}", getattr(training, name), ["dtype"])
         case(f"training.{name}.call", getattr(training, name)().update_state, names, **tokens)
@@ -307,6 +313,9 @@ def add_text():
     case("text.ChatTemplate.save", template.save, folder=folder / "saved")
     case("text.chat_template", text.chat_template, folder=folder)
     case("text.instruction", read(text.instruction), dataset=two, tokenizer=tokenizer, template=template, max_length=9)
+    case(
+        "text.preferences", read(text.preferences), dataset=three, tokenizer=tokenizer, template=template, max_length=9
+    )
     case("text.conversations", read(text.conversations), dataset=[messages], tokenizer=tokenizer, template=template)
     case("text.translation", read(text.translation), dataset=two, source_tokenizer=whole)
     case("text.question_answering", read(text.question_answering), dataset=three, tokenizer=whole)

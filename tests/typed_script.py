@@ -77,6 +77,8 @@ def use_models() -> None:
     models.decoder(11, 2, 8, [2, 4], context_dim=6, residual=txf.layers.Residual(stochastic_depth=0.1))
     generator = models.decoder_generator(11, 2, 8, 2, window=[None, 3], norm_placement="pre")  # a value a block
     generator.generate([[5, 6], [7]], max_new_tokens=2, stop_ids=[2], seed=3)
+    preferred: keras.Model = txf.training.preference_model(models.decoder_generator(11, 1, 8, 2))
+    preferred.compile("sgd", txf.training.PreferenceLoss("ipo"), metrics=[txf.training.PreferenceAccuracy()])
     models.prefill_model(generator)
     models.step_model(generator, width=2)
     models.encoder_decoder(11, 9, 2, 8, 2, num_decoder_layers=1, encoder_options={"dropout": 0.0}).generate([[5, 6]], 2)
@@ -172,6 +174,7 @@ def use_text(folder: pathlib.Path) -> None:
     print(template.render(messages, add_generation_prompt=True), template.render_answers(messages))
     text.conversations([messages], tokenizer, template, max_length=8)
     text.instruction((TEXTS, TEXTS), tokenizer, max_length=8)
+    text.preferences((TEXTS, TEXTS, TEXTS), tokenizer).padded_batch(2)
     classifier = txf.models.encoder_classifier(tokenizer.vocab_size, 2, 1, 8, 2)
     text.export(classifier, tokenizer, folder / "exported", labels=["no", "yes"])
 

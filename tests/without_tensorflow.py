@@ -84,6 +84,7 @@ def errors():
         "classification": lambda: text.classification((TEXTS, LABELS), tokenizer, num_classes=2),
         "sentence_pairs": lambda: text.sentence_pairs((TEXTS, TEXTS, LABELS), tokenizer, num_classes=2),
         "contrastive_pairs": lambda: text.contrastive_pairs((TEXTS, TEXTS), tokenizer),
+        "preferences": lambda: text.preferences((TEXTS, TEXTS, TEXTS), tokenizer),
         "instruction": lambda: text.instruction((TEXTS, TEXTS), tokenizer),
         "token_classification": lambda: text.token_classification(([["a"]], [["x"]]), tokenizer, ["x", "y"]),
         "token_ids": lambda: text.token_ids(TEXTS, tokenizer),
