@@ -53,7 +53,7 @@ def preference_model(policy: keras.Model, name: str = "preference_model") -> ker
     """
     checks.string("name", name)
     if not is_functional(policy):
-        raise ValueError(f"`policy` must be a functional model, such as a decoder_generator; received {policy!r}.")
+        raise checks.bad_argument("policy", "be a functional model, such as a decoder_generator", policy)
     graph = graph_of(policy)
     inputs = [*inputs_by_name(graph)]
     if len(inputs) != 1 or inputs != id_inputs(graph):
