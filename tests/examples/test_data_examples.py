@@ -13,6 +13,7 @@ import data
 import generate_text
 import keras
 import numpy as np
+import prefer_answers
 import pretrain_encoder
 import pytest
 import translate
@@ -111,6 +112,25 @@ def test_generate_text(tmp_path, monkeypatch):
     assert long.returncode == 1 and long.stderr.endswith("learned positions end at 64 characters; the text has 65.\n")
     unknown = run("generate_text", "Zwölf", "--out", tmp_path / "out")
     assert unknown.returncode == 1 and unknown.stderr.endswith("error: the model has never seen Z f l w ö.\n")
+
+
+def test_the_better_of_two_answers_has_fewer_letters_e():
+    samples = np.zeros((3, 2, prefer_answers.PROMPT + prefer_answers.ANSWER), "int32")  # all "a"
+    samples[0, 0, 20:22] = samples[1, 1, 30] = samples[0, 1, -1] = samples[2, :, 40] = 1
+    samples[1, 0, :9] = 2  # of the prompt
+    pairs = prefer_answers.judged(samples, "aeE")
+    np.testing.assert_array_equal(pairs["token_ids"], [samples[0, ::-1], samples[1]])
+    assert pairs["answer_mask"].sum(axis=-1).tolist() == [[prefer_answers.ANSWER] * 2] * 2
+
+
+@pytest.mark.slow
+def test_prefer_answers(tmp_path, monkeypatch):
+    monkeypatch.setitem(generate_text.SIZES, "cpu", {**generate_text.SIZES["cpu"], "layers": 1})
+    (tmp_path / "input.txt").write_text("To be, or not to be.\n\n" * 50, encoding="utf-8")
+    small = ("--steps", 1, "--pairs", 40, "--held", 5, "--epochs", 1)
+    printed = output("prefer_answers", "--data", tmp_path, "--out", tmp_path / "out", *small)
+    line = r"^(.+): (\d+\.\d\d) letters e in 100 characters, validation cross-entropy (\d+\.\d{3})$"
+    assert [name for name, *_ in re.findall(line, printed, re.M)] == ["before", *prefer_answers.METHODS]
 
 
 @pytest.mark.slow
