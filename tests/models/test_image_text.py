@@ -10,6 +10,7 @@ import keras_txf as txf
 
 PATCHES = 5  # 2 times 2 patches and the class token
 PLACE = 7
+HYBRID = {"attention": [txf.layers.GatedDeltaNet(2, 3), None], "norm_placement": "pre", "position": "rotary"}
 ROTARY = {"position": "rotary", "norm_placement": "pre", "window": 3}
 
 
@@ -40,7 +41,7 @@ def example(placeholder_id, bidirectional):
 @pytest.mark.parametrize("placeholder_id, bidirectional, options", [
     (None, "images", {}), (PLACE, None, {}), (PLACE, "images", ROTARY),
     *[pytest.param(*case, marks=pytest.mark.slow) for case in
-      ((None, None, ROTARY), (None, "prefix", ROTARY), (PLACE, "prefix", {}))],
+      ((PLACE, None, HYBRID), (None, None, HYBRID), (None, None, ROTARY), (None, "prefix", ROTARY), (PLACE, "prefix", {}))],
 ])  # fmt: skip
 def test_log_probs_are_those_of_full_passes(uncompiled, placeholder_id, bidirectional, options, sampler):
     model = make(placeholder_id, bidirectional, **options)
