@@ -41,7 +41,8 @@ def example(placeholder_id, bidirectional):
 @pytest.mark.parametrize("placeholder_id, bidirectional, options", [
     (None, "images", {}), (PLACE, None, {}), (PLACE, "images", ROTARY),
     *[pytest.param(*case, marks=pytest.mark.slow) for case in
-      ((PLACE, None, HYBRID), (None, None, HYBRID), (None, None, ROTARY), (None, "prefix", ROTARY), (PLACE, "prefix", {}))],
+      ((PLACE, None, HYBRID), (None, None, HYBRID), (None, None, ROTARY), (None, "prefix", ROTARY),
+       (PLACE, "prefix", {}))],
 ])  # fmt: skip
 def test_log_probs_are_those_of_full_passes(uncompiled, placeholder_id, bidirectional, options, sampler):
     model = make(placeholder_id, bidirectional, **options)

@@ -10,7 +10,7 @@ from keras_txf.checkpoints.families import clip, llama
 from keras_txf.checkpoints.families.image_text_model import MergePatches, PoolPatches, build
 from keras_txf.checkpoints.families.rotary import with_lengths
 from keras_txf.checkpoints.family import IMAGE_TEXT, Family, Task
-from keras_txf.checkpoints.weight_map import SAME, Tensor, as_tensor
+from keras_txf.checkpoints.weight_map import Tensor, Transform, as_tensor
 from keras_txf.checks import short_repr
 from keras_txf.layers.feed_forward import get_activation
 from keras_txf.layers.norms import make_norm
@@ -221,9 +221,10 @@ def smolvlm(c):
 CLIP, SIGLIP = "clip_vision_model", "siglip_vision_model"
 ONE_PROJECTION = {"image_projection_1": "multi_modal_projector.linear"}
 TWO_PROJECTIONS = {f"image_projection_{i}": f"multi_modal_projector.linear_{i}" for i in (1, 2)}
+OF_NO_MODULE = Transform(lambda x: x, lambda x: x)  # a kernel in a class of its own, to which peft adds no adapter
 GEMMA3_PROJECTION = {
     "image_projection_norm": "multi_modal_projector.mm_soft_emb_norm",
-    "image_projection_1/kernel": Tensor("multi_modal_projector.mm_input_projection_weight", SAME),
+    "image_projection_1/kernel": Tensor("multi_modal_projector.mm_input_projection_weight", OF_NO_MODULE),
 }
 CONNECTOR = {"image_projection_1": "connector.modality_projection.proj"}
 
@@ -239,6 +240,7 @@ def family(name, options, rows, vision, language, kept, neutral):
         kept=kept,
         neutral=neutral,
         own_name=own_name,
+        renamed=RENAMED,
     )
 
 
@@ -254,6 +256,11 @@ def idefics_family(name, kind):
     )
 
 
+RENAMED = {
+    r"language_model\.lm_head": "lm_head",
+    r"language_model\.model\.(.*)": r"model.language_model.\1",
+    r"(vision_tower|multi_modal_projector)(.*)": r"model.\1\2",
+}
 TOKENS = ("boi_token_index", "eoi_token_index")
 OF_HEAD = (r"vision_tower\.head\..*",)
 FAMILIES = {
