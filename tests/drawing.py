@@ -40,7 +40,8 @@ ATTENTION = {
     "head_dim": one_of(None, 2, 6), "window": one_of(None, 1, 2, 3),
     "position": one_of(None, "rotary", "alibi", "relative"),
     "qk_norm": one_of(False, True, "full", "layer", "layer_per_head", "head_zero_centered"), "sinks": st.booleans(),
-    "logit_soft_cap": one_of(None, 1.5), "scale": one_of(None, 0.7), "use_bias": st.booleans(),
+    "output_gate": st.booleans(), "logit_soft_cap": one_of(None, 1.5), "scale": one_of(None, 0.7),
+    "use_bias": st.booleans(),
 }  # fmt: skip
 BLOCK = {
     "norm": one_of("layer", "rms", "rms_zero_centered"),

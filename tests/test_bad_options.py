@@ -65,7 +65,7 @@ KINDS = {
         (Embedding, "scale"), (generator, "scale_embedding"),
     ]),
     "True or False": ((1, "yes", None), [
-        (Attention, "causal use_bias sinks output_projection"), (Encoder, "causal gated use_bias"),
+        (Attention, "causal use_bias sinks output_gate output_projection"), (Encoder, "causal gated use_bias"),
         (Decoder, "gated use_bias cross_attention"), (layers.FeedForward, "gated"), (Cross, "output_projection"),
         (layers.Rotary, "interleaved"), (layers.RelativeBias, "bidirectional"), (decoder, "context_mask"),
         (generator, "tie_embeddings packed"),

@@ -19,8 +19,8 @@ TEXTS = ["a dog sees a dog", "a cat"]
 def use_layers() -> None:
     layers = txf.layers
     attention = layers.MultiHeadSelfAttention(
-        2, causal=True, num_key_value_heads=1, qk_norm="full", sinks=True, window=3, position=layers.Rotary(base=500.0),
-        name="attention", dtype="float32",
+        2, causal=True, num_key_value_heads=1, qk_norm="full", sinks=True, output_gate=True, window=3,
+        position=layers.Rotary(base=500.0), name="attention", dtype="float32",
     )  # fmt: skip
     cache = layers.Cache.of_prompt(np.ones((2, 5), bool), length=5)
     attention(HIDDEN, cache=cache)

@@ -36,6 +36,7 @@ PAPERS = {  # option -> papers that it comes from; an option of images may have 
     "causal": [VASWANI],
     "qk_norm": [("Henry et al. 2020", "2010.04245")],
     "sinks": [("Xiao et al. 2023", "2309.17453")],
+    "output_gate": [("Qiu et al. 2025", "2505.06708")],
     "output_projection": [VASWANI, ("graphs, Veličković et al. 2017", "1710.10903")],
     "activation": [("GELU, Hendrycks & Gimpel 2016", "1606.08415")],
     "gated": [("Shazeer 2020", "2002.05202")],

@@ -21,6 +21,7 @@ from keras_txf.layers.multi_head import (
     check_same_length,
     check_two_ways,
     project_context,
+    project_gate,
     project_query,
     set_attention_options,
     token_positions,
@@ -135,6 +136,7 @@ class MultiHeadSelfAttention(Layer):
         return attend(
             self, query, key, value, allowed, bias=add_bias(position_bias, added), zero_empty_rows=zero_empty_rows,
             return_attention_scores=return_attention_scores, training=training, scale=self.logit_scale(),
+            gate=project_gate(self, inputs),
         )  # fmt: skip
 
     def _check_call(self, inputs, padding, segment_ids, positions, attention_mask, attention_bias, *of_causal):
@@ -270,7 +272,7 @@ class CrossAttention(Layer):
             key, value = cache.update(*self.project_context(context)) if self.causal else cache.read()
             return attend(
                 self, query, key, value, cache.attention_mask, zero_empty_rows=True,
-                return_attention_scores=return_attention_scores,
+                return_attention_scores=return_attention_scores, gate=project_gate(self, inputs),
             )  # fmt: skip
         self._check_call(
             inputs, context, context_mask, attention_mask, segment_ids, context_segment_ids, attention_bias
@@ -279,7 +281,7 @@ class CrossAttention(Layer):
         allowed = AttentionMask(self.causal, None, context_mask, segment_ids, context_segment_ids, attention_mask)
         return attend(
             self, query, key, value, allowed, bias=attention_bias, zero_empty_rows=True,
-            return_attention_scores=return_attention_scores, training=training,
+            return_attention_scores=return_attention_scores, training=training, gate=project_gate(self, inputs),
         )  # fmt: skip
 
     def _check_call(

@@ -20,6 +20,7 @@ WEIGHT_SPLITS = {
     "query": "columns",
     "key": "columns",
     "value": "columns",
+    "gate": "columns",
     "output": "rows",
     "sinks": "columns",
     "position_query": "whole",
@@ -40,7 +41,7 @@ def set_attention_options(layer, num_heads, options):
 
 
 def build_projections(layer, inputs_shape, context_shape):
-    """Makes the projections, sinks, dropout and head norms of an attention layer."""
+    """Makes the projections, output gate, sinks, dropout and head norms of an attention layer."""
     for name, shape in (("inputs", inputs_shape), ("context", context_shape)):
         if len(shape) != 3:
             raise ValueError(f"`{name}` must have shape (batch, length, dim); received shape {tuple(shape)}.")
@@ -55,7 +56,9 @@ def build_projections(layer, inputs_shape, context_shape):
     layer.query = make_projection(layer, "query", layer.num_heads * head_dim, inputs_shape)
     layer.key = make_projection(layer, "key", kv_heads * head_dim, context_shape, layer.key_bias)
     layer.value = make_projection(layer, "value", kv_heads * head_dim, context_shape)
-    layer.output_dense = None
+    layer.gate_dense = layer.output_dense = None
+    if layer.output_gate:
+        layer.gate_dense = make_projection(layer, "gate", layer.num_heads * head_dim, inputs_shape)
     if layer.output_projection:
         layer.output_dense = make_projection(layer, "output", dim, heads_shape, layer.output_bias)
     layer.sink_logits = None
@@ -124,6 +127,11 @@ def project_context(layer, context):
     kv_heads = layer.num_key_value_heads or layer.num_heads
     key = norm_heads(layer, "key_norm", layer.key(context), kv_heads)
     return key, split_heads(layer.value(context), kv_heads)
+
+
+def project_gate(layer, inputs):
+    """(B, T, D) -> the factors of the heads, sigmoid(gate(x)), (B, T, N * H); None without `output_gate`."""
+    return None if layer.gate_dense is None else ops.sigmoid(layer.gate_dense(inputs))
 
 
 def norm_heads(layer, name, x, heads):
@@ -196,8 +204,12 @@ def attend(
     return_attention_scores=False,
     training=False,
     scale=None,
+    gate=None,
 ):
-    """Attention and output projection of a layer: (B, T, D or N * H), and the scores with `return_attention_scores`."""
+    """Attention and output projection of a layer: (B, T, D or N * H), and the scores with `return_attention_scores`.
+
+    `gate` (B, T, N * H) multiplies the heads before the projection.
+    """
     drop = training and layer.dropout
     result = attention(
         query,
@@ -215,6 +227,8 @@ def attend(
     output, scores = result if return_attention_scores else (result, None)
     width = query.shape[2] * value.shape[3]
     output = ops.reshape(output, (batch_size(query), ops.shape(query)[1], width))
+    if gate is not None:
+        output = output * gate
     if layer.output_dense is not None:
         output = layer.output_dense(output)
     return (output, scores) if return_attention_scores else output

@@ -117,6 +117,13 @@ class AttentionOptions(HeadOptions, LayerOptions, total=False):
         "instead of a key (gpt-oss). The initial logit is 0.",
         checks.boolean,
     ]
+    output_gate: Annotated[
+        bool,
+        False,
+        "whether a gate sigmoid(gate(x)) multiplies the heads before the output projection (Qwen3-Next). `gate` is a "
+        "projection of the inputs with one factor for each feature of a head, and follows `use_bias`.",
+        checks.boolean,
+    ]
     output_projection: Annotated[
         bool,
         True,

@@ -30,6 +30,7 @@ OPTIONS = {
     "without padding": {"pad_id": None, "position": "rotary"},
     "sinks": {"num_layers": 2, "position": "rotary", "norm_placement": "pre", "num_key_value_heads": 1,
                     "sinks": True},
+    "output gate": {"position": "rotary", "norm_placement": "pre", "head_dim": 6, "output_gate": True},
     "scores too": {"return_attention_scores": True, "return_hidden_states": True},
 }  # fmt: skip
 BIASED = {"logit_adjustment": txf.layers.LogitAdjustment(use_bias=True)}

@@ -82,6 +82,7 @@ ATTENTIONS = {
     "heads alone": dict(num_heads=4, head_dim=6, num_key_value_heads=2, output_projection=False, qk_norm=True),
     "causal": dict(num_heads=3, head_dim=8, causal=True, output_projection=False),
     "sinks": dict(num_heads=3, num_key_value_heads=1, sinks=True, causal=True),
+    "output gate": dict(num_heads=3, head_dim=5, num_key_value_heads=1, output_gate=True),
     "norm of each head": dict(num_heads=3, num_key_value_heads=1, qk_norm="head", norm_epsilon=1e-2),
     "norm over all heads": dict(num_heads=3, num_key_value_heads=1, qk_norm="full", norm_epsilon=1e-2),
     "layer norm": dict(num_heads=3, num_key_value_heads=1, qk_norm="layer", norm_epsilon=1e-2, scale=0.4),
@@ -127,6 +128,9 @@ def attention(layer, inputs, context, mask):
     sinks = np.exp(array(layer.sink_logits))[:, None, None] if layer.sinks else 0
     scores = weights / (weights.sum(-1, keepdims=True) + sinks)
     outputs = np.einsum("bnts,bsnh->btnh", scores, value).reshape(*inputs.shape[:2], -1)
+    if layer.output_gate:
+        kernel, bias = (array(weight).astype("float64") for weight in layer.gate_dense.weights)
+        outputs = outputs / (1 + np.exp(-(inputs @ kernel + bias)))
     if layer.output_dense is not None:
         kernel, bias = map(array, layer.output_dense.weights)
         outputs = outputs @ kernel + bias

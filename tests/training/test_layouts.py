@@ -43,8 +43,9 @@ def columns(*names):
 
 def test_a_decoder_of_all_options():
     attention = txf.layers.MultiHeadSelfAttention(
-        8, causal=True, num_key_value_heads=4, qk_norm="full", sinks=True, position=txf.layers.RelativeBias(8)
-    )
+        8, causal=True, num_key_value_heads=4, qk_norm="full", sinks=True, output_gate=True,
+        position=txf.layers.RelativeBias(8),
+    )  # fmt: skip
     model = txf.models.decoder_generator(
         32, **{**SOME, "num_heads": None}, gated=True, attention=attention, position_encoding="learned", max_length=9,
         residual=txf.layers.Residual(layer_scale=0.1),
