@@ -28,6 +28,7 @@ LATENT = dict(
     num_key_value_heads=None, kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5, n_routed_experts=8,
     num_experts_per_tok=3, moe_intermediate_size=16, n_shared_experts=2, routed_scaling_factor=1.7,
 )  # fmt: skip
+LFM2 = {"norm_eps": 1e-2, **{name: value for name, value in rms().items() if name != "rms_norm_eps"}}
 DECODERS = [
     ("gpt_neox", "plain", "GPTNeoXForCausalLM",
      neox(rope_parameters=dict(rope_type="default", rope_theta=50.0, partial_rotary_factor=0.6))),
@@ -68,6 +69,11 @@ DECODERS = [
      rms(embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.2, logits_scaling=1.5)),
     ("granite", "biased", "GraniteForCausalLM",
      rms(attention_bias=True, mlp_bias=True, tie_word_embeddings=True, residual_multiplier=0.3, logits_scaling=0.7)),
+    ("lfm2", "adjusted", "Lfm2ForCausalLM", {**LFM2, "full_attn_idxs": [1], "conv_bias": True,
+     "block_ffn_dim_multiplier": 1.7, "block_multiple_of": 5}),
+    ("lfm2", "plain", "Lfm2ForCausalLM", {**LFM2, "layer_types": ["full_attention", "conv", "conv"],
+     "conv_L_cache": 4, "block_auto_adjust_ff_dim": False, "tie_word_embeddings": False, "pad_token_id": None,
+     "rope_parameters": YARN}),
     ("mixtral", "plain", "MixtralForCausalLM", rms(**EXPERTS, num_local_experts=4, sliding_window=4)),
     ("mixtral", "narrow", "MixtralForCausalLM", rms(num_local_experts=3, num_experts_per_tok=1, head_dim=10,
      hidden_act="gelu", tie_word_embeddings=True, num_key_value_heads=4, rope_parameters=YARN)),
@@ -125,6 +131,7 @@ HEADS = [
     *rows("cohere", "Cohere", "encoder", neox(num_key_value_heads=2)),
     *rows("stablelm", "StableLm", "classes", neox(num_key_value_heads=2)),
     *rows("bloom", "Bloom", "classes tokens", BLOOM),
+    *rows("lfm2", "Lfm2", "encoder", {**LFM2, "full_attn_idxs": [2], "block_auto_adjust_ff_dim": False}),
     *rows("mixtral", "Mixtral", "classes", rms(**EXPERTS, num_local_experts=4)),
     *rows("qwen2_moe", "Qwen2Moe", "classes", rms(**EXPERTS, **QWEN)),
     *rows("qwen3_moe", "Qwen3Moe", "encoder", rms(**EXPERTS, num_experts=3, moe_intermediate_size=12, head_dim=10)),

@@ -138,16 +138,22 @@ def _with_sides(options, sides):
 
 
 def _attention(cls, options, causal=False):
-    """Returns the attention that the table asks for, or None if a block would make the same one."""
-    from_table = _needed_options("attention", options)
+    """Returns the attention that the table asks for, or None if a block would make the same one.
+
+    In a list of other layers, the attention replaces each None, which stands for a block with attention.
+    """
+    is_self_attention = cls is MultiHeadSelfAttention
+    others = options.get("attention") if is_self_attention else None
+    is_hybrid = isinstance(others, (list, tuple)) and None in others
+    from_table = _needed_options("attention", {**options, "attention": None} if is_hybrid else options)
     if from_table is None:
         return None
-    is_self_attention = cls is MultiHeadSelfAttention
     names = OPTIONS["attention"] if is_self_attention else CROSS_ATTENTION_OPTIONS
     from_block = {name: options[name] for name in ("norm_epsilon", "use_bias", *names) if name in options}
     if is_self_attention:
         from_block["causal"] = causal or options.get("causal", False)
-    return _each(cls, {"norm_epsilon": 1e-5, **from_block, **from_table})
+    attention = _each(cls, {"norm_epsilon": 1e-5, **from_block, **from_table})
+    return _filled(others, attention) if is_hybrid else attention
 
 
 def _feed_forward(options):
@@ -162,7 +168,7 @@ def _feed_forward(options):
         return None
     from_block = {name: options[name] for name in ("use_bias", *OPTIONS["feed_forward"]) if name in options}
     network = _each(FeedForward, {"activation": "relu", **from_block, **from_table})
-    return [network if layer is None else layer for layer in experts] if has_dense_blocks else network
+    return _filled(experts, network) if has_dense_blocks else network
 
 
 def _norm(options):
@@ -229,6 +235,12 @@ def _each(make, options):
     if len(set(lengths.values())) > 1:
         raise ValueError(f"Lists of options must have one value for each block; received the lengths {lengths}.")
     return [make(**{**options, **dict(zip(lists, values))}) for values in zip(*lists.values())]
+
+
+def _filled(layers, part):
+    """Returns a list of layers with a part instead of each None; `part` may be a list with a part for each block."""
+    parts = part if isinstance(part, list) else [part] * len(layers)
+    return [other if layer is None else layer for layer, other in zip(layers, parts, strict=True)]
 
 
 def _without(options, names):

@@ -34,6 +34,9 @@ def new_config(model, info, family, dtype):
                 values.pop(key, None)
     elif info.task in LANGUAGE_MODELS and family.tie_key_is_for_logits:  # the defaults of transformers' classes differ
         values["tie_word_embeddings"] = not has_own_logits(model)
+        for other, own in Config(info.config).synonyms.items():
+            if own == "tie_word_embeddings":  # which counts before it
+                values.pop(other, None)
     return values
 
 

@@ -24,6 +24,9 @@ INSTEAD = {
     "gemma3": {"mm_tokens_per_image": 49},
     "esm": {"hidden_dropout_prob": 0.0, "vocab_size": 33, "pad_token_id": 1},
 }  # where no model is built for the class's own default
+# Other names of keys that a class reads outside of its `attribute_map`.
+LFM2 = {"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"}
+SYNONYMS = {"lfm2": LFM2}
 
 
 def declared(kind):
@@ -100,8 +103,8 @@ def tables():
     """What `transformers_defaults.json` holds."""
     kinds = sorted(FAMILIES.keys() & CONFIG_MAPPING.keys())
     of_classes = {kind: found for family in kinds for kind, found in defaults(family).items() if found}
-    synonyms = {kind: CONFIG_MAPPING[kind].attribute_map for kind in kinds if CONFIG_MAPPING[kind].attribute_map}
-    return {"defaults": of_classes, "synonyms": synonyms}
+    synonyms = {kind: {**CONFIG_MAPPING[kind].attribute_map, **SYNONYMS.get(kind, {})} for kind in kinds}
+    return {"defaults": of_classes, "synonyms": {kind: names for kind, names in synonyms.items() if names}}
 
 
 def write(name, **content):

@@ -40,6 +40,7 @@ WITHOUT_EFFECT = {  # other values that are the same model; of the last four ano
     "t5gemma": [("encoder.final_logit_softcapping", 6.125)],  # an encoder has no logits
     "falcon": [("multi_query", False)],  # new_decoder_architecture has groups of heads
     "phi3": [("original_max_position_embeddings", 4097), ("original_max_position_embeddings", 8192)],  # of longrope
+    "lfm2": [("full_attn_idxs", [2]), ("full_attn_idxs", [2]), ("intermediate_size", 13)],  # `layer_types` goes before it; two thirds, rounded
     "qwen2": [("max_window_layers", 29), ("max_window_layers", 56)],
     "qwen2_moe": [("max_window_layers", 3), ("max_window_layers", 4)],
     "qwen3": [("max_window_layers", 29), ("max_window_layers", 56)],

@@ -30,7 +30,7 @@ SANDWICH = {
 }
 
 
-def options(c, base=10000.0, pad_id=None, epsilon="rms_norm_eps", fraction=None):
+def options(c, base=10000.0, pad_id=None, epsilon="rms_norm_eps", fraction=None, used=None):
     number, heads = c("num_hidden_layers"), c("num_attention_heads")
     kinds, bases = ["full_attention"] * number, {"full_attention": c("rope_theta", base)}
     return {
@@ -46,7 +46,7 @@ def options(c, base=10000.0, pad_id=None, epsilon="rms_norm_eps", fraction=None)
         "norm_epsilon": c(epsilon, 1e-6),
         "dropout": 0.0,
         "attention_dropout": c("attention_dropout", 0.0),
-        "position": positions(c, kinds, bases, fraction=fraction),
+        "position": positions(c, kinds, bases, used, fraction=fraction),
         "position_encoding": None,
         "max_length": c("max_position_embeddings"),
         "pad_id": c.pad_id_of_decoder(pad_id),
@@ -94,11 +94,10 @@ def smollm3(c):
     used = c.each("no_rope_layers", number, [(i + 1) % every != 0 for i in range(number)])
     wide = c("use_sliding_window", False)
     kinds = ["sliding_attention" if wide and not use else "full_attention" for use in used]
-    rotary = {"full_attention": c("rope_theta", 2000000.0)}
     return {
-        **llama(c),
-        "pad_id": c.pad_id_of_decoder(128004),
-        "position": positions(c, ["full_attention"] * number, rotary, list(map(bool, used))),
+        **options(c, 2000000.0, 128004, used=list(map(bool, used))),
+        "attention_bias": c("attention_bias", False),
+        "feed_forward_bias": c("mlp_bias", False),
         "window": layered(c, number, kinds),
     }
 

@@ -4,6 +4,7 @@ from keras_txf.checks import short_repr
 from keras_txf.layers import Rotary
 from keras_txf.ops.rotary import ROTARY_SCALINGS, scaling_options
 
+OF_IMAGES = ("mrope_section", "mrope_interleaved")  # without effect on texts, whose three coordinates are equal
 # Type of rotary positions -> the keys that it reads.
 OPTIONS = {"default": (), **{kind: scaling_options(kind) for kind in ROTARY_SCALINGS}}
 
@@ -51,7 +52,7 @@ def positions(c, kinds, bases, used=None, scaled=("full_attention",), fraction=N
 
 def rotary(c, parameters, name, fraction, interleaved, paths):
     """Returns the `Rotary` of a kind; `paths` holds the paths of the parameters in config.json."""
-    scaling = {key: value for key, value in parameters.items() if value is not None}
+    scaling = {key: value for key, value in parameters.items() if value is not None and key not in OF_IMAGES}
     base, trained = scaling.pop("rope_theta"), c("original_max_position_embeddings", None)
     if fraction is None:
         c.not_read("partial_rotary_factor", 1.0)
