@@ -29,6 +29,11 @@ LATENT = dict(
     num_experts_per_tok=3, moe_intermediate_size=16, n_shared_experts=2, routed_scaling_factor=1.7,
 )  # fmt: skip
 LFM2 = {"norm_eps": 1e-2, **{name: value for name, value in rms().items() if name != "rms_norm_eps"}}
+DELTA = dict(
+    linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=5, linear_value_head_dim=4,
+    linear_conv_kernel_dim=3, head_dim=8,
+)  # fmt: skip
+THIRD = dict(rope_type="default", rope_theta=70.0, partial_rotary_factor=1 / 3)
 DECODERS = [
     ("gpt_neox", "plain", "GPTNeoXForCausalLM",
      neox(rope_parameters=dict(rope_type="default", rope_theta=50.0, partial_rotary_factor=0.6))),
@@ -74,6 +79,14 @@ DECODERS = [
     ("lfm2", "plain", "Lfm2ForCausalLM", {**LFM2, "layer_types": ["full_attention", "conv", "conv"],
      "conv_L_cache": 4, "block_auto_adjust_ff_dim": False, "tie_word_embeddings": False, "pad_token_id": None,
      "rope_parameters": YARN}),
+    ("qwen3_next", "mixed", "Qwen3NextForCausalLM", rms(**EXPERTS, **QWEN, **{**DELTA, "head_dim": 12},
+     mlp_only_layers=[1], rope_parameters=THIRD, full_attention_interval=2)),
+    ("qwen3_next", "biased", "Qwen3NextForCausalLM", rms(**EXPERTS, **QWEN, **DELTA, attention_bias=True,
+     norm_topk_prob=False, decoder_sparse_step=2, num_hidden_layers=4, tie_word_embeddings=True, pad_token_id=None)),
+    ("qwen3_5_text", "mixed", "Qwen3_5ForCausalLM",
+     rms(**{**DELTA, "head_dim": 12}, rope_parameters=THIRD, full_attention_interval=2)),
+    ("qwen3_5_text", "biased", "Qwen3_5ForCausalLM", rms(**DELTA, attention_bias=True, num_hidden_layers=4,
+     tie_word_embeddings=True, pad_token_id=None, rope_parameters={**YARN, "partial_rotary_factor": 0.5})),
     ("mixtral", "plain", "MixtralForCausalLM", rms(**EXPERTS, num_local_experts=4, sliding_window=4)),
     ("mixtral", "narrow", "MixtralForCausalLM", rms(num_local_experts=3, num_experts_per_tok=1, head_dim=10,
      hidden_act="gelu", tie_word_embeddings=True, num_key_value_heads=4, rope_parameters=YARN)),
@@ -132,6 +145,8 @@ HEADS = [
     *rows("stablelm", "StableLm", "classes", neox(num_key_value_heads=2)),
     *rows("bloom", "Bloom", "classes tokens", BLOOM),
     *rows("lfm2", "Lfm2", "encoder", {**LFM2, "full_attn_idxs": [2], "block_auto_adjust_ff_dim": False}),
+    *rows("qwen3_next", "Qwen3Next", "classes tokens", rms(**EXPERTS, **QWEN, **DELTA, num_hidden_layers=4)),
+    *rows("qwen3_5_text", "Qwen3_5Text", "classes encoder", rms(**DELTA, num_hidden_layers=4)),
     *rows("mixtral", "Mixtral", "classes", rms(**EXPERTS, num_local_experts=4)),
     *rows("qwen2_moe", "Qwen2Moe", "classes", rms(**EXPERTS, **QWEN)),
     *rows("qwen3_moe", "Qwen3Moe", "encoder", rms(**EXPERTS, num_experts=3, moe_intermediate_size=12, head_dim=10)),

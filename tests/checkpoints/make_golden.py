@@ -26,6 +26,7 @@ SMALL = dict(
     moe_intermediate_size=16, shared_expert_intermediate_size=20, num_experts=3, num_local_experts=3,
     embedding_size=6, word_embed_proj_dim=6, projection_dim=6, projection_size=8, kv_lora_rank=6, q_lora_rank=7,
     qk_nope_head_dim=2, qk_rope_head_dim=4, v_head_dim=3, n_routed_experts=6, n_group=3,
+    linear_num_value_heads=4, linear_key_head_dim=3, linear_value_head_dim=2,
 )  # fmt: skip
 
 

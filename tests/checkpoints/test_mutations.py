@@ -21,6 +21,7 @@ LOSS = {"output_router_logits": True}
 INSTEAD = {  # values with which more of the keys have an effect
     "qwen2": WINDOW, "qwen3": WINDOW, "smollm3": {**WINDOW, "no_rope_layers": [1, 0]}, "gemma3_text": BOTH,
     "mixtral": LOSS, "qwen2_moe": {**LOSS, **WINDOW}, "qwen3_moe": LOSS, "olmoe": LOSS, "gpt_oss": LOSS,
+    "qwen3_next": LOSS,
 }  # fmt: skip
 OF_A_PAIR = {"siglip_text_model": {"projection_size"}, "siglip_vision_model": {"vision_use_head"}}  # read there alone
 TIE = {"tie_word_embeddings"}  # the key of the whole model counts
@@ -40,7 +41,8 @@ WITHOUT_EFFECT = {  # other values that are the same model; of the last four ano
     "t5gemma": [("encoder.final_logit_softcapping", 6.125)],  # an encoder has no logits
     "falcon": [("multi_query", False)],  # new_decoder_architecture has groups of heads
     "phi3": [("original_max_position_embeddings", 4097), ("original_max_position_embeddings", 8192)],  # of longrope
-    "lfm2": [("full_attn_idxs", [2]), ("full_attn_idxs", [2]), ("intermediate_size", 13)],  # `layer_types` goes before it; two thirds, rounded
+    # `layer_types` goes before it; two thirds of the other, rounded down
+    "lfm2": [("full_attn_idxs", [2]), ("full_attn_idxs", [2]), ("intermediate_size", 13)],
     "qwen2": [("max_window_layers", 29), ("max_window_layers", 56)],
     "qwen2_moe": [("max_window_layers", 3), ("max_window_layers", 4)],
     "qwen3": [("max_window_layers", 29), ("max_window_layers", 56)],

@@ -1,7 +1,7 @@
 """LFM2, Qwen3-Next and the text model of Qwen 3.5: attention in some blocks, another mixer of tokens in the others.
 
-LFM2 has short convolutions there, Qwen3-Next and Qwen 3.5 have the gated delta rule. All three have variants with experts
-instead of the feed-forward network.
+LFM2 has short convolutions there, Qwen3-Next and Qwen 3.5 have the gated delta rule. Some have experts instead of the
+feed-forward network.
 """
 
 import dataclasses
@@ -11,9 +11,9 @@ import numpy as np
 
 from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.families.llama import BODY, family
-from keras_txf.checkpoints.families.mixtures import PART, separate_experts
-from keras_txf.checkpoints.weight_map import OUT_PROJ, Tensor, Transform, as_tensor, projections
-from keras_txf.layers import ShortConvolution
+from keras_txf.checkpoints.families.mixtures import PART, QWEN, experts, separate_experts, sparse
+from keras_txf.checkpoints.weight_map import OUT_PROJ, Tensor, Transform, as_tensor, projections, stacked
+from keras_txf.layers import GatedDeltaNet, ShortConvolution
 
 ATTENTION, FULL = "decoder_{i}/attention", "full_attention"
 DEPTHWISE = Transform(lambda x: np.transpose(x[:, 0]), lambda x: np.transpose(x)[:, None])  # (C, 1, K) <-> (K, C)
@@ -106,6 +106,93 @@ def lfm2(c):
     return {**lfm2_body(c, lfm2_kinds(c)), "intermediate_dim": width}
 
 
+LINEAR = "layers.{i}.linear_attn"
+DELTA = {
+    f"{ATTENTION}/convolution_kernel": Tensor(f"{LINEAR}.conv1d.weight", other=DEPTHWISE),
+    f"{ATTENTION}/A_log": f"{LINEAR}.A_log",
+    f"{ATTENTION}/dt_bias": f"{LINEAR}.dt_bias",
+    f"{ATTENTION}/norm": f"{LINEAR}.norm",
+    f"{ATTENTION}/output": f"{LINEAR}.out_proj",
+}
+QWEN3_5_DELTA = {
+    **stacked(f"{LINEAR}.in_proj_qkv", [f"{ATTENTION}/{part}" for part in ("query", "key", "value")]),
+    f"{ATTENTION}/gate": f"{LINEAR}.in_proj_z",
+    f"{ATTENTION}/beta": f"{LINEAR}.in_proj_b",
+    f"{ATTENTION}/decay": f"{LINEAR}.in_proj_a",
+    **DELTA,
+}
+
+
+def qwen3_next_delta(c):
+    """Returns rows for two projections, in which each key head has its share of every part."""
+    heads = c("linear_num_key_heads", 16)
+    parts = {"in_proj_qkvz": ("query", "key", "value", "gate"), "in_proj_ba": ("beta", "decay")}
+    packed = {
+        path: row
+        for name, ours in parts.items()
+        for path, row in stacked(f"{LINEAR}.{name}", [f"{ATTENTION}/{part}" for part in ours], groups=heads).items()
+    }
+    return {**packed, **DELTA}
+
+
+def qwen_kinds(c):
+    number, interval = c("num_hidden_layers"), c("full_attention_interval", 4)
+    return kinds_of(c, "linear_attention", ["linear_attention" if (i + 1) % interval else FULL for i in range(number)])
+
+
+def qwen_table(c, delta, body=BODY):
+    """Returns the rows of a body; the projection of queries has the output gate of each head after its query."""
+    query = [f"{ATTENTION}/query", f"{ATTENTION}/gate"]
+    return {
+        **of_blocks(delta, qwen_kinds(c), "linear_attention"),
+        **body,
+        **stacked("layers.{i}.self_attn.q_proj", query, groups=c("num_attention_heads")),
+    }
+
+
+def qwen(c):
+    """Returns the options that Qwen3-Next shares with Qwen 3.5."""
+    c.only("hidden_act", "silu", "swish")  # the delta rule has SiLU around it
+    c.not_read("attn_output_gate", True)
+    kinds = qwen_kinds(c)
+    options = {
+        **llama.options(c, fraction=0.25, used=[kind == FULL for kind in kinds]),
+        "head_dim": c("head_dim", 256),
+        "attention_bias": c("attention_bias", False),
+        "norm": "rms_zero_centered",
+        "qk_norm": "head_zero_centered",
+        "output_gate": True,
+    }
+    mixer = GatedDeltaNet(
+        c("linear_num_key_heads", 16), c("linear_key_head_dim", 128), c("linear_num_value_heads", 32),
+        c("linear_value_head_dim", 128), c("linear_conv_kernel_dim", 4), options["norm_epsilon"], name="attention",
+    )  # fmt: skip
+    return with_mixer(options, kinds, mixer)
+
+
+def qwen_experts(c, normalize=True):
+    return experts(
+        c, c("num_experts"), c("moe_intermediate_size", 512), normalize, num_shared_experts=1, shared_gate=True,
+        shared_intermediate_dim=c("shared_expert_intermediate_size", 512),
+    )  # fmt: skip
+
+
+def qwen3_next(c):
+    return sparse(c, qwen(c), qwen_experts(c, c("norm_topk_prob", True)))
+
+
+def qwen3_5(c):
+    c.not_read("mlp_only_layers", [])
+    return qwen(c)
+
+
+def hybrid_family(name, options, table, neutral=(), **heads):
+    made = family(name, options, table, neutral, **heads)
+    return dataclasses.replace(made, kept=(r"mtp\..*",))  # blocks that predict further tokens
+
+
+# Keys of those blocks, and of the dtype of the delta rule's state, which is float32 here too.
+QWEN_NEUTRAL = ("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype")
 FAMILIES = {
     "lfm2": family(
         "Lfm2",
@@ -114,5 +201,11 @@ FAMILIES = {
         LFM2_NEUTRAL,
         sequences=False,
         tokens=None,
+    ),
+    "qwen3_next": hybrid_family(
+        "Qwen3Next", qwen3_next, lambda c: qwen_table(c, qwen3_next_delta(c), QWEN), QWEN_NEUTRAL
+    ),
+    "qwen3_5_text": hybrid_family(
+        "Qwen3_5", qwen3_5, lambda c: qwen_table(c, QWEN3_5_DELTA), QWEN_NEUTRAL, own="Qwen3_5Text", tokens=None
     ),
 }
