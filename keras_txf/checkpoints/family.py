@@ -143,12 +143,14 @@ class TextPart:
         architectures: dict of classes of the whole model -> classes of the text model.
         keys: keys of the whole model's config.json that the text model's config.json lacks, or has with another value.
         others: prefixes of the names of all other tensors.
+        is_tied: default of the whole model's `tie_word_embeddings`, which counts before the text model's.
     """
 
     model_type: str
     architectures: dict
     keys: tuple
     others: tuple
+    is_tied: bool = True
 
 
 TEXT_PARTS = {
@@ -162,7 +164,19 @@ TEXT_PARTS = {
         ("text_config", "vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index",
          "image_token_index", "architectures", "model_type"),
         ("vision_tower.", "multi_modal_projector."),
-    )
+    ),
+    "qwen3_5": TextPart(
+        "qwen3_5_text",
+        {
+            "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
+            "Qwen3_5ForSequenceClassification": "Qwen3_5TextForSequenceClassification",
+            "Qwen3_5Model": "Qwen3_5TextModel",
+        },
+        ("text_config", "vision_config", "image_token_id", "video_token_id", "vision_start_token_id",
+         "vision_end_token_id", "architectures", "model_type"),
+        ("visual.",),
+        is_tied=False,
+    ),
 }  # fmt: skip
 
 
@@ -185,7 +199,7 @@ def text_values(values, task=None):
         **shared,
         **own,
         "architectures": [part.architectures.get(name, name) for name in names],
-        "tie_word_embeddings": values.get("tie_word_embeddings", True),  # the key of the whole model counts
+        "tie_word_embeddings": values.get("tie_word_embeddings", part.is_tied),
     }
 
 
@@ -194,10 +208,11 @@ def text_name(name, kind):
 
     Args:
         name: its name in a folder of any version of transformers: the names changed with 4.52.
-        kind: `model_type` of the folder.
+        kind: `model_type` of the folder. A text model that transformers took out of a whole model keeps its names.
     """
     if kind not in TEXT_PARTS:
-        return name
+        is_text_model = kind in [part.model_type for part in TEXT_PARTS.values()]
+        return re.sub(r"^model\.language_model\.", "model.", name) if is_text_model else name
     bare = name.removeprefix("model.")
     if bare.startswith(TEXT_PARTS[kind].others):
         return None

@@ -70,8 +70,8 @@ def load(
             `config.json` that may change the model and is not known; a tensor without a weight, or a weight without a
             tensor.
 
-    From a folder of texts and images (Gemma 3) `load` takes the text model, with a warning; `save` writes a folder of
-    the text model alone.
+    From a folder of texts and images (Gemma 3, Qwen 3.5) `load` takes the text model, with a warning; `save` writes a
+    folder of the text model alone.
 
     A warning names the keys of `config.json` that the family's class in transformers does not read either.
 

@@ -179,10 +179,14 @@ def test_parts_that_are_not_built_raise_value_error(family, part, changes, words
     refused(lambda: load(changed_folder(family, tmp_path, **{part: values})), words)
 
 
-def test_blocks_that_predict_further_tokens_are_written_back(tmp_path):
-    config, tensors = parts("deepseek_v3")
-    name, tensor = "model.layers.61.eh_proj.weight", np.arange(6, dtype="float16").reshape(2, 3)
-    folder = write(tmp_path / "file", {**config, "num_nextn_predict_layers": 1}, {**tensors, name: tensor})
+@pytest.mark.parametrize("family, name, key", [
+    ("deepseek_v3", "model.layers.61.eh_proj.weight", "num_nextn_predict_layers"),
+    ("qwen3_5_text", "mtp.layers.0.input_layernorm.weight", "mtp_num_hidden_layers"),
+])  # fmt: skip
+def test_blocks_that_predict_further_tokens_are_written_back(family, name, key, tmp_path):
+    config, tensors = parts(family)
+    tensor = np.arange(6, dtype="float16").reshape(2, 3)
+    folder = write(tmp_path / "file", {**config, key: 1}, {**tensors, name: tensor})
     txf.checkpoints.save(load(folder), tmp_path / "again")
     np.testing.assert_array_equal(load_file(tmp_path / "again" / "model.safetensors")[name], tensor)
 
