@@ -51,9 +51,12 @@ def options_in(model):
     found["embedding_dim"] = found.get("dim")
     by_suffix = {f"_of_{side}": list(map(of_block, blocks)) for side, blocks in sides.items()}
     for suffix, blocks in {"": by_suffix["_of_encoder"] + by_suffix["_of_decoder"], **by_suffix}.items():
-        for name in blocks[0] if blocks else ():
+        for name in dict.fromkeys(name for block in blocks for name in block):  # the attentions of blocks may differ
             found[f"{name}{suffix}"] = [block.get(name) for block in blocks]
-    if [found["embedding_dim"]] == list(set(keras.tree.flatten(found.get("dim")))):
+    if isinstance(found.get("dim"), list):  # the attentions of some blocks do not tell it
+        known = [one for one in found["dim"] if one is not None]
+        found["dim"] = [known[0] if one is None else one for one in found["dim"]]
+    if {found["embedding_dim"]} == set(keras.tree.flatten(found.get("dim"))):
         found["embedding_dim"] = None
     different = [len(set(map(id, blocks))) for blocks in sides.values() if blocks]
     found["num_layers"], found["num_decoder_layers"] = len(sides["encoder"] or sides["decoder"]), len(sides["decoder"])

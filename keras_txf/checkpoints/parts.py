@@ -140,11 +140,12 @@ def _with_sides(options, sides):
 def _attention(cls, options, causal=False):
     """Returns the attention that the table asks for, or None if a block would make the same one.
 
-    In a list of other layers, the attention replaces each None, which stands for a block with attention.
+    In a list of other layers, the attention replaces each None, which stands for a block with attention. A list without
+    None replaces the attention of all blocks.
     """
     is_self_attention = cls is MultiHeadSelfAttention
     others = options.get("attention") if is_self_attention else None
-    is_hybrid = isinstance(others, (list, tuple)) and None in others
+    is_hybrid = isinstance(others, (list, tuple))
     from_table = _needed_options("attention", {**options, "attention": None} if is_hybrid else options)
     if from_table is None:
         return None

@@ -11,7 +11,7 @@ from refusals import refused
 
 import keras_txf as txf
 from keras_txf.checkpoints.parts import with_parts
-from keras_txf.layers import RelativeBias, Rotary
+from keras_txf.layers import GatedDeltaNet, MixtureOfExperts, RelativeBias, Rotary, ShortConvolution
 
 save = txf.checkpoints.save
 GPT2 = dict(position_encoding="learned", max_length=16, norm_placement="pre", activation="gelu_tanh", pad_id=None,
@@ -30,6 +30,12 @@ T5 = dict(use_bias=False, norm="rms", norm_epsilon=1e-6, norm_placement="pre", s
           decoder_options={"position": RelativeBias(4, bidirectional=False, name="decoder_position")})  # fmt: skip
 BART = dict(position_encoding="learned", max_length=16, pad_id=1, start_id=5, embedding_norm=True, num_decoder_layers=3,
             share_embeddings="tokens", activation="relu", logit_bias=True, target_vocab_size=90)  # fmt: skip
+LFM2 = dict(LLAMA, num_layers=3, attention=[*[ShortConvolution(4, True)] * 2, None], qk_norm=True,
+            num_key_value_heads=2, position=[None, None, Rotary(5000.0)])  # fmt: skip
+QWEN = dict(LLAMA, attention=[GatedDeltaNet(2, 5, 6, 4, 3, 1e-5), None], norm="rms_zero_centered", head_dim=8,
+            qk_norm="head_zero_centered", position=[None, Rotary(5000.0, 0.5)], output_gate=True)  # fmt: skip
+OF_NETWORK = ("intermediate_dim", "activation", "gated")
+EXPERTS = MixtureOfExperts(4, 2, 12, num_shared_experts=1, shared_gate=True, shared_intermediate_dim=20)
 IMAGES = dict(image_size=(8, 12), patch_size=4)
 CASES = {
     "gpt2": ("decoder_generator", GPT2), "bert": ("masked_language_model", {**BERT, "head": "gelu"}),
@@ -55,6 +61,9 @@ CASES = {
                                        "activation": "gelu"}),
     "t5": ("encoder_decoder", {**T5, "logit_scale": 24**-0.5}), "t5 untied": ("encoder_decoder",
                                                                                {**T5, "tie_embeddings": False}),
+    "lfm2": ("decoder_generator", LFM2), "qwen3_5_text": ("decoder_generator", {**QWEN, "tie_embeddings": False}),
+    "qwen3_next": ("decoder_generator", {**{name: value for name, value in QWEN.items() if name not in OF_NETWORK},
+                                         "feed_forward": EXPERTS}),
     "bart": ("encoder_decoder", BART), "vit": ("image_encoder", IMAGES),
     "vit classes": ("image_classifier", {**IMAGES, "num_classes": 3}),
 }  # fmt: skip
@@ -94,6 +103,7 @@ def test_a_copy_of_a_model_never_loaded_is_saved(case, copied, tmp_path):
     ({"scale_embedding": True}, "asks for scale=False of embedding (received True)."),
     ({"window": [None, 400]}, "asks for window=None of decoder_1 (received 400)."),
     ({"position": Rotary(7.0)}, "position=None of decoder_0 and 1 other block (received 'Rotary')."),
+    ({"attention": [None, ShortConvolution()]}, "num_heads=4 of decoder_1 (received None)"),
     ({"share_blocks": 1}, "share_blocks=None (received 1)"),
 ])  # fmt: skip
 def test_a_model_that_the_family_cannot_express_raises_value_error(options, words, tmp_path):

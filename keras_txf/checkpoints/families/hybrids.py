@@ -19,9 +19,17 @@ ATTENTION, FULL = "decoder_{i}/attention", "full_attention"
 DEPTHWISE = Transform(lambda x: np.transpose(x[:, 0]), lambda x: np.transpose(x)[:, None])  # (C, 1, K) <-> (K, C)
 
 
-def kinds_of(c, other, default=None):
-    """Returns the kind of each block, `other` or "full_attention"."""
-    kinds = c.each("layer_types", c("num_hidden_layers"), default)
+def kinds_of(c, other, attends):
+    """Returns the kind of each block, `other` or "full_attention".
+
+    Args:
+        c: the config. `layer_types` goes before the keys that `attends` reads.
+        other: name of the other kind.
+        attends: function of the config and the number of a block: whether the block has attention by default.
+    """
+    number, given = c("num_hidden_layers"), c("layer_types", None)
+    default = [FULL if attends(c, i) else other for i in range(number)]
+    kinds = default if given is None else c.each("layer_types", number)
     unknown = sorted(set(kinds) - {FULL, other})
     if unknown:
         raise ValueError(f"config.json must have `layer_types` of {FULL!r} and {other!r}; received {unknown}.")
@@ -76,9 +84,13 @@ LFM2_MOE = {
 LFM2_NEUTRAL = ("block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init")
 
 
+def lfm2_attends(c, i):
+    numbers = c("full_attn_idxs", None)
+    return numbers is None or i in numbers
+
+
 def lfm2_kinds(c):
-    number, attends = c("num_hidden_layers"), c("full_attn_idxs", None)
-    return kinds_of(c, "conv", [FULL if attends is None or i in attends else "conv" for i in range(number)])
+    return kinds_of(c, "conv", lfm2_attends)
 
 
 def lfm2_body(c, kinds):
@@ -136,8 +148,7 @@ def qwen3_next_delta(c):
 
 
 def qwen_kinds(c):
-    number, interval = c("num_hidden_layers"), c("full_attention_interval", 4)
-    return kinds_of(c, "linear_attention", ["linear_attention" if (i + 1) % interval else FULL for i in range(number)])
+    return kinds_of(c, "linear_attention", lambda c, i: (i + 1) % c("full_attention_interval", 4) == 0)
 
 
 def qwen_table(c, delta, body=BODY):
@@ -193,15 +204,16 @@ def hybrid_family(name, options, table, neutral=(), **heads):
 
 # Keys of those blocks, and of the dtype of the delta rule's state, which is float32 here too.
 QWEN_NEUTRAL = ("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype")
+LFM2_FAMILY = family(
+    "Lfm2",
+    lfm2,
+    lambda c: {**of_blocks(CONVOLUTION, lfm2_kinds(c), "conv"), **LFM2},
+    LFM2_NEUTRAL,
+    sequences=False,
+    tokens=None,
+)
 FAMILIES = {
-    "lfm2": family(
-        "Lfm2",
-        lfm2,
-        lambda c: {**of_blocks(CONVOLUTION, lfm2_kinds(c), "conv"), **LFM2},
-        LFM2_NEUTRAL,
-        sequences=False,
-        tokens=None,
-    ),
+    "lfm2": dataclasses.replace(LFM2_FAMILY, start={"block_auto_adjust_ff_dim": False}),
     "qwen3_next": hybrid_family(
         "Qwen3Next", qwen3_next, lambda c: qwen_table(c, qwen3_next_delta(c), QWEN), QWEN_NEUTRAL
     ),
