@@ -175,7 +175,7 @@ TEXT_PARTS = {
             "Qwen3_5Model": "Qwen3_5TextModel",
         },
         ("text_config", "vision_config", "image_token_id", "video_token_id", "vision_start_token_id",
-         "vision_end_token_id", "architectures", "model_type"),
+         "vision_end_token_id", "language_model_only", "architectures", "model_type"),
         ("visual.",),
         is_tied=False,
     ),

@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import keras_txf as txf
+from keras_txf.checkpoints.family import TEXT_PARTS
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -25,16 +26,17 @@ HEADS, HEAD, WIDTH, TOKENS, POSITIONS = 4, 40, 160, 70, 64
 NAMES = {  # the keys of a size, in all families
     HEADS: ("num_attention_heads", "n_head", "num_heads", "encoder_attention_heads", "decoder_attention_heads"),
     HEAD: ("d_kv",),
-    WIDTH: ("hidden_size", "n_embd", "n_embed", "d_model", "word_embed_proj_dim", "projection_dim"),
+    WIDTH: ("hidden_size", "out_hidden_size", "n_embd", "n_embed", "d_model", "word_embed_proj_dim", "projection_dim"),
     96: ("intermediate_size", "ffn_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim"), 13: ("max_source_positions",),
     24: ("embedding_size",), 20: ("moe_intermediate_size",), 28: ("shared_expert_intermediate_size",),
     6: ("num_experts", "num_local_experts"), 16: ("n_routed_experts",), 30: ("q_lora_rank",), 22: ("kv_lora_rank",),
-    12: ("qk_nope_head_dim",), 8: ("qk_rope_head_dim",), 10: ("v_head_dim",),
+    12: ("qk_nope_head_dim",), 8: ("qk_rope_head_dim", "linear_key_head_dim", "linear_value_head_dim"),
+    10: ("v_head_dim",),
     2: ("num_experts_per_tok",), 3: ("sliding_window",),
     TOKENS: ("vocab_size",),
 }  # fmt: skip
 LEARNED = ("gpt2", "opt", "bert", "albert", "gptj", "clip_text_model")  # families with a table of positions
-LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers")
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers", "depth")
 PARTS = ("vision_config", "text_config", "vision_config_dict", "text_config_dict")
 
 
@@ -50,7 +52,13 @@ def small(config):
     for size, names in NAMES.items():
         found |= {name: size for name in names if config.get(name)}
     layers = 1 + (config.get("sliding_window_pattern") or 1) + config.get("first_k_dense_replace", 0)
+    layers = config.get("full_attention_interval", layers)
     found |= {name: layers for name in LAYERS if name in config}
+    if "layer_types" in config:
+        found["layer_types"] = config["layer_types"][:layers]
+    if "linear_num_key_heads" in config:
+        shared = config["linear_num_value_heads"] // config["linear_num_key_heads"]
+        found |= {"linear_num_key_heads": 2, "linear_num_value_heads": 2 * shared}
     for name in ("num_key_value_heads", "num_kv_heads"):
         if config.get(name):
             found[name] = HEADS if config[name] == heads else 1 if config[name] == 1 else 2
@@ -102,6 +110,8 @@ def inputs_of(config):
     """What a model reads, by the names of transformers: ids, or images, or both, or spectrograms and ids."""
     rng = np.random.default_rng(5)
     ids = rng.integers(10, 60, (2, 12))
+    if config.model_type in TEXT_PARTS:
+        return {"input_ids": ids}
     vision = getattr(config, "vision_config", config)
     if vision is not config:  # CLIP
         ids[:, 7] = config.text_config.vocab_size - 1  # the end token

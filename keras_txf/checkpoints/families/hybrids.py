@@ -164,7 +164,8 @@ def qwen_table(c, delta, body=BODY):
 def qwen(c):
     """Returns the options that Qwen3-Next shares with Qwen 3.5."""
     c.only("hidden_act", "silu", "swish")  # the delta rule has SiLU around it
-    c.not_read("attn_output_gate", True)
+    for key, value in (("attn_output_gate", True), ("output_gate_type", "swish"), ("use_sliding_window", False)):
+        c.not_read(key, value)
     kinds = qwen_kinds(c)
     options = {
         **llama.options(c, fraction=0.25, used=[kind == FULL for kind in kinds]),
