@@ -34,7 +34,7 @@ class Case:
                 if not is_fixed(self.family, name):
                     parameter += 0.2 * torch.randn_like(parameter)
             for name, buffer in model.named_buffers():
-                if "final_logits_bias" in name or "e_score_correction_bias" in name:
+                if "final_logits_bias" in name or "e_score_correction_bias" in name or "expert_bias" in name:
                     buffer += torch.randn_like(buffer)
                 if "inv_freq" in name and self.family == "esm":  # which its files hold
                     buffer *= 1 + 0.1 * torch.rand_like(buffer)

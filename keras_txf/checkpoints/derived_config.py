@@ -23,7 +23,6 @@ from keras_txf.checkpoints.family import IMAGE_TEXT, LANGUAGE_MODELS
 from keras_txf.checks import short_repr
 from keras_txf.layers import DecoderBlock, EncoderBlock
 
-MIXERS = {"ShortConvolution": "conv", "GatedDeltaNet": "linear_attention"}  # other attentions -> their `layer_types`
 LONGEST = 64  # the widest window that the comparison of outputs exceeds
 
 
@@ -48,7 +47,7 @@ def derive_config(model: keras.Model, kind: str) -> dict:
         )
     _check_names(model)
     family, wanted, found = FAMILIES[kind], options_in(model), []
-    values = {"model_type": kind, **family.start}
+    values = {"model_type": kind, **family.start(wanted)}
     stuck = set()
     if "causal_lm" in family.tasks:  # no token of a builder's model ends texts
         values.update(bos_token_id=None, eos_token_id=None)
@@ -141,8 +140,6 @@ def proposals(wanted):
     for one in every:
         if isinstance(one, dict) and "type" in one:  # rotary positions of long texts
             found.append({"rope_type": one["type"], **{name: part for name, part in one.items() if name != "type"}})
-        if isinstance(one, list) and all(isinstance(x, dict) and "class" in x for x in one):
-            found.append([MIXERS.get(x["class"], "full_attention") for x in one])
         if isinstance(one, list):
             found += [[int(bool(x)) for x in one], [("full", "sliding")[bool(x)] + "_attention" for x in one]]
     return list({repr(one): one for one in [*found, *every, None]}.values())

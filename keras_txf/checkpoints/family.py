@@ -65,7 +65,8 @@ class Family:
             that returns them.
         aliases: dict of further names of a tensor, instead of its name or next to it -> the name of the tensor.
         neutral: keys of the config without an effect, in addition to `config.NEUTRAL`.
-        start: values of config.json with which the search for those of a model of a builder begins.
+        start: function of the options in a model of a builder that returns values of config.json: with these the
+            search for all values begins.
         tie_key_is_for_logits: whether `tie_word_embeddings` is about the logits alone.
         renamed: patterns of names of modules in files -> their names in the class of transformers 5, which peft uses;
             a tuple of names if the class has a module for each layer that the file's module concatenates.
@@ -79,7 +80,7 @@ class Family:
     kept: tuple | Callable = ()
     aliases: dict = dataclasses.field(default_factory=dict)
     neutral: tuple = ()
-    start: dict = dataclasses.field(default_factory=dict)
+    start: Callable = lambda options: {}
     tie_key_is_for_logits: bool = True
     renamed: dict = dataclasses.field(default_factory=dict)
     other_prefix: str = ""

@@ -234,8 +234,12 @@ class MixtureOfExperts(Layer):
         chosen = ops.sum(ops.one_hot(best, self.num_experts, dtype=scores.dtype), axis=-2)
         weights = scores * chosen
         if self.normalize:
-            weights = weights / ops.maximum(ops.sum(weights, axis=-1, keepdims=True), 1e-20)
+            weights = self.normalized(weights)
         return weights * self.routed_scaling_factor, chosen, logits
+
+    def normalized(self, weights):
+        """The weights (B, T, E) divided by their sum; a subclass may protect the division in another way."""
+        return weights / ops.maximum(ops.sum(weights, axis=-1, keepdims=True), 1e-20)
 
     def _preferences(self, scores):
         """The scores for the selection (B, T, E), corrected, and `HIDDEN` outside the best groups."""

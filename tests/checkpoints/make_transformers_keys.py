@@ -22,11 +22,12 @@ INSTEAD = {
     "dinov3_vit": {"num_register_tokens": 4},
     **dict.fromkeys(["idefics3", "smolvlm"], {"scale_factor": 1}),
     "gemma3": {"mm_tokens_per_image": 49},
+    "lfm2_moe": {"layer_types": ["full_attention"] * 32},
     "esm": {"hidden_dropout_prob": 0.0, "vocab_size": 33, "pad_token_id": 1},
 }  # where no model is built for the class's own default
 # Other names of keys that a class reads outside of its `attribute_map`.
 LFM2 = {"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"}
-SYNONYMS = {"lfm2": LFM2}
+SYNONYMS = {"lfm2": LFM2, "lfm2_moe": {"tie_embedding": "tie_word_embeddings"}}
 
 
 def declared(kind):

@@ -41,6 +41,8 @@ ADAPTERS = {
     "llama-biased": dict(r=3, target_modules="all-linear", modules_to_save=["post_attention_layernorm", "model.norm"]),
     "deepseek_v3-groups": dict(r=3, task_type="CAUSAL_LM",
                                target_modules=["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]),
+    "qwen3_next-mixed": dict(r=3, target_modules=["in_proj_qkvz", "in_proj_ba", "q_proj", "out_proj", "o_proj"],
+                             task_type="CAUSAL_LM"),
     "t5-gated": dict(r=3, target_modules=["q", "v", "wi_1", "wo"], lora_alpha=5, task_type="SEQ_2_SEQ_LM"),
     "bart-plain": dict(r=3, target_modules=["q_proj", "fc1", "out_proj"], exclude_modules=["decoder.layers.1.fc1"],
                        alpha_pattern={"encoder.layers.1.self_attn.q_proj": 5}),

@@ -8,12 +8,14 @@ import dataclasses
 import math
 
 import numpy as np
+from keras import ops
 
 from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.families.llama import BODY, family
-from keras_txf.checkpoints.families.mixtures import PART, QWEN, experts, separate_experts, sparse
+from keras_txf.checkpoints.families.mixtures import PART, QWEN, experts, separate_experts, sparse, with_moe_layers
 from keras_txf.checkpoints.weight_map import OUT_PROJ, Tensor, Transform, as_tensor, projections, stacked
-from keras_txf.layers import GatedDeltaNet, ShortConvolution
+from keras_txf.layers import GatedDeltaNet, MixtureOfExperts, ShortConvolution
+from keras_txf.layers.serialization import register
 
 ATTENTION, FULL = "decoder_{i}/attention", "full_attention"
 DEPTHWISE = Transform(lambda x: np.transpose(x[:, 0]), lambda x: np.transpose(x)[:, None])  # (C, 1, K) <-> (K, C)
@@ -93,8 +95,9 @@ def lfm2_kinds(c):
     return kinds_of(c, "conv", lfm2_attends)
 
 
-def lfm2_body(c, kinds):
+def lfm2_body(c):
     """Returns the options that LFM2 shares with its variant with experts."""
+    mixer, kinds = ShortConvolution(c("conv_L_cache", 3), c("conv_bias", False), name="attention"), lfm2_kinds(c)
     dim, epsilon = c("hidden_size"), c("norm_eps", 1e-5)
     # The class in transformers does not read these keys, most of which are of the code before it.
     for key, value in (("hidden_act", "silu"), ("attention_dropout", 0.0), ("block_use_swiglu", True),
@@ -107,15 +110,34 @@ def lfm2_body(c, kinds):
         "norm_epsilon": epsilon,
         "qk_norm": True,
     }
-    return with_mixer(options, kinds, ShortConvolution(c("conv_L_cache", 3), c("conv_bias", False), name="attention"))
+    return with_mixer(options, kinds, mixer)
 
 
 def lfm2(c):
-    width, step = c("intermediate_size"), c("block_multiple_of", 256)
+    options, width, step = lfm2_body(c), c("intermediate_size"), c("block_multiple_of", 256)
     adjusted = int(c("block_ffn_dim_multiplier", 1.0) * int(2 * width / 3))
     if c("block_auto_adjust_ff_dim", True):
         width = math.ceil(adjusted / step) * step
-    return {**lfm2_body(c, lfm2_kinds(c)), "intermediate_dim": width}
+    return {**options, "intermediate_dim": width}
+
+
+@register
+class Lfm2Experts(MixtureOfExperts):
+    """Experts whose weights are divided by their sum plus 1e-6."""
+
+    def normalized(self, weights):
+        return weights / (ops.sum(weights, axis=-1, keepdims=True) + 1e-6)
+
+
+def lfm2_moe(c):
+    layer = Lfm2Experts(
+        c("num_experts"), c("num_experts_per_tok"), c("moe_intermediate_size"), load_balancing=None,
+        router_activation="sigmoid", normalize=c("norm_topk_prob", True), name="feed_forward",
+        e_score_correction_bias=c("use_expert_bias", True), routed_scaling_factor=c("routed_scaling_factor", 1.0),
+    )  # fmt: skip
+    c.each("layer_types", c("num_hidden_layers"))  # raises ValueError if the key is missing
+    options, dense = lfm2_body(c), c("num_dense_layers", 2)
+    return with_moe_layers(options, [None if i < dense else layer for i in range(options["num_layers"])])
 
 
 LINEAR = "layers.{i}.linear_attn"
@@ -145,6 +167,10 @@ def qwen3_next_delta(c):
         for path, row in stacked(f"{LINEAR}.{name}", [f"{ATTENTION}/{part}" for part in ours], groups=heads).items()
     }
     return {**packed, **DELTA}
+
+
+# Keys of the blocks that predict further tokens, and the dtype of the delta rule's state, which is float32 here too.
+QWEN_NEUTRAL = ("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype")
 
 
 def qwen_kinds(c):
@@ -198,27 +224,35 @@ def qwen3_5(c):
     return qwen(c)
 
 
-def hybrid_family(name, options, table, neutral=(), **heads):
-    made = family(name, options, table, neutral, **heads)
-    return dataclasses.replace(made, kept=(r"mtp\..*",))  # blocks that predict further tokens
+def start(mixer, kind, **others):
+    """Returns `Family.start` of a family whose blocks of a kind have a mixer of this class."""
+
+    def values_of(options):
+        kinds = [kind if layer["class"] == mixer.__name__ else FULL for layer in options.get("attention", ())]
+        return {**({"num_hidden_layers": len(kinds), "layer_types": kinds} if kinds else {}), **others}
+
+    return values_of
 
 
-# Keys of those blocks, and of the dtype of the delta rule's state, which is float32 here too.
-QWEN_NEUTRAL = ("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype")
-LFM2_FAMILY = family(
-    "Lfm2",
-    lfm2,
-    lambda c: {**of_blocks(CONVOLUTION, lfm2_kinds(c), "conv"), **LFM2},
-    LFM2_NEUTRAL,
-    sequences=False,
-    tokens=None,
-)
+def lfm2_family(name, options, table, neutral=LFM2_NEUTRAL, **others):
+    made = family(
+        name, options, lambda c: {**of_blocks(CONVOLUTION, lfm2_kinds(c), "conv"), **table}, neutral, sequences=False,
+        tokens=None,
+    )  # fmt: skip
+    return dataclasses.replace(made, start=start(ShortConvolution, "conv", **others))
+
+
+def qwen_family(name, options, table, **heads):
+    made = family(name, options, table, QWEN_NEUTRAL, **heads)
+    kept = (r"mtp\..*",)  # blocks that predict further tokens
+    return dataclasses.replace(made, kept=kept, start=start(GatedDeltaNet, "linear_attention"))
+
+
 FAMILIES = {
-    "lfm2": dataclasses.replace(LFM2_FAMILY, start={"block_auto_adjust_ff_dim": False}),
-    "qwen3_next": hybrid_family(
-        "Qwen3Next", qwen3_next, lambda c: qwen_table(c, qwen3_next_delta(c), QWEN), QWEN_NEUTRAL
-    ),
-    "qwen3_5_text": hybrid_family(
-        "Qwen3_5", qwen3_5, lambda c: qwen_table(c, QWEN3_5_DELTA), QWEN_NEUTRAL, own="Qwen3_5Text", tokens=None
+    "lfm2": lfm2_family("Lfm2", lfm2, LFM2, block_auto_adjust_ff_dim=False),
+    "lfm2_moe": lfm2_family("Lfm2Moe", lfm2_moe, LFM2_MOE, (*LFM2_NEUTRAL, "output_router_logits")),
+    "qwen3_next": qwen_family("Qwen3Next", qwen3_next, lambda c: qwen_table(c, qwen3_next_delta(c), QWEN)),
+    "qwen3_5_text": qwen_family(
+        "Qwen3_5", qwen3_5, lambda c: qwen_table(c, QWEN3_5_DELTA), own="Qwen3_5Text", tokens=None
     ),
 }
