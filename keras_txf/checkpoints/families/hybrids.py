@@ -14,6 +14,7 @@ from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.families.llama import BODY, family
 from keras_txf.checkpoints.families.mixtures import PART, QWEN, experts, separate_experts, sparse, with_moe_layers
 from keras_txf.checkpoints.weight_map import OUT_PROJ, Tensor, Transform, as_tensor, projections, stacked
+from keras_txf.checks import short_repr
 from keras_txf.layers import GatedDeltaNet, MixtureOfExperts, ShortConvolution
 from keras_txf.layers.serialization import register
 
@@ -34,7 +35,9 @@ def kinds_of(c, other, attends):
     kinds = default if given is None else c.each("layer_types", number)
     unknown = sorted(set(kinds) - {FULL, other})
     if unknown:
-        raise ValueError(f"config.json must have `layer_types` of {FULL!r} and {other!r}; received {unknown}.")
+        raise ValueError(
+            f"config.json must have `layer_types` of {short_repr([FULL, other])}; received {short_repr(unknown)}."
+        )
     return kinds
 
 
@@ -97,6 +100,12 @@ def lfm2_kinds(c):
 
 def lfm2_body(c):
     """Returns the options that LFM2 shares with its variant with experts."""
+    names = c("architectures", None) or ()
+    if any("Bidirectional" in name for name in names):
+        raise ValueError(
+            f"config.json must name a class of transformers in 'architectures'; received {short_repr(names)}, whose "
+            f"blocks attend both ways by code in the folder.{c.ignore_hint(['architectures'])}"
+        )
     mixer, kinds = ShortConvolution(c("conv_L_cache", 3), c("conv_bias", False), name="attention"), lfm2_kinds(c)
     dim, epsilon = c("hidden_size"), c("norm_eps", 1e-5)
     # The class in transformers does not read these keys, most of which are of the code before it.
