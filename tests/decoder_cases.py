@@ -5,6 +5,7 @@ import functools
 from case_sizes import FIVE, GPT2, LINEAR, LLAMA, LLAMA3, OPT, YARN, rows
 
 IDS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
+FORTY = dict(rope_type="default", rope_theta=300.0, partial_rotary_factor=0.4)
 PARTIAL = {**LINEAR, "partial_rotary_factor": 0.6}
 
 
@@ -20,20 +21,21 @@ FALCON = dict(
 )  # fmt: skip
 STARCODER2 = {"norm_epsilon": 1e-2, **{name: value for name, value in rms().items() if name != "rms_norm_eps"}}
 BLOOM = dict(vocab_size=61, hidden_size=30, n_layer=3, n_head=3, layer_norm_epsilon=1e-2, **IDS)
+GRANITE = dict(embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.2, logits_scaling=1.5)
 EXPERTS = dict(num_experts_per_tok=2, router_aux_loss_coef=0.02)
 WIDTH = dict(num_experts=4, moe_intermediate_size=16)
 QWEN = dict(**WIDTH, shared_expert_intermediate_size=20)
 MSCALE = {**YARN, "mscale": 0.9, "mscale_all_dim": 0.6}
-LATENT = dict(
-    num_key_value_heads=None, kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5, n_routed_experts=8,
-    num_experts_per_tok=3, moe_intermediate_size=16, n_shared_experts=2, routed_scaling_factor=1.7,
-)  # fmt: skip
 LFM2 = {"norm_eps": 1e-2, **{name: value for name, value in rms().items() if name != "rms_norm_eps"}}
 DELTA = dict(
     linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=5, linear_value_head_dim=4,
     linear_conv_kernel_dim=3, head_dim=8,
 )  # fmt: skip
 THIRD = dict(rope_type="default", rope_theta=70.0, partial_rotary_factor=1 / 3)
+ROUTED = dict(
+    n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=16, n_shared_experts=2, routed_scaling_factor=1.7
+)
+LATENT = dict(num_key_value_heads=None, kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5, **ROUTED)
 DECODERS = [
     ("gpt_neox", "plain", "GPTNeoXForCausalLM",
      neox(rope_parameters=dict(rope_type="default", rope_theta=50.0, partial_rotary_factor=0.6))),
@@ -70,8 +72,7 @@ DECODERS = [
     ("olmo2", "plain", "Olmo2ForCausalLM", rms()),
     ("olmo2", "biased", "Olmo2ForCausalLM",
      rms(attention_bias=True, num_key_value_heads=4, tie_word_embeddings=True, rope_parameters=LLAMA3, pad_token_id=3)),
-    ("granite", "plain", "GraniteForCausalLM",
-     rms(embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.2, logits_scaling=1.5)),
+    ("granite", "plain", "GraniteForCausalLM", rms(**GRANITE)),
     ("granite", "biased", "GraniteForCausalLM",
      rms(attention_bias=True, mlp_bias=True, tie_word_embeddings=True, residual_multiplier=0.3, logits_scaling=0.7)),
     ("lfm2", "adjusted", "Lfm2ForCausalLM", {**LFM2, "full_attn_idxs": [1], "conv_bias": True,
@@ -104,6 +105,14 @@ DECODERS = [
     ("olmoe", "plain", "OlmoeForCausalLM", rms(**EXPERTS, num_experts=4)),
     ("olmoe", "biased", "OlmoeForCausalLM", rms(num_experts=3, num_experts_per_tok=2, norm_topk_prob=True,
      attention_bias=True, tie_word_embeddings=True, rope_parameters=LLAMA3)),
+    ("granitemoe", "plain", "GraniteMoeForCausalLM", rms(**EXPERTS, **GRANITE, num_local_experts=4)),
+    ("granitemoe", "biased", "GraniteMoeForCausalLM",
+     rms(num_local_experts=3, num_experts_per_tok=1, attention_bias=True, hidden_act="gelu", tie_word_embeddings=True,
+         num_key_value_heads=4, rope_parameters=YARN)),
+    ("granitemoeshared", "plain", "GraniteMoeSharedForCausalLM",
+     rms(**EXPERTS, **GRANITE, num_local_experts=4, shared_intermediate_size=20)),
+    ("granitemoeshared", "alone", "GraniteMoeSharedForCausalLM",
+     rms(num_local_experts=3, num_experts_per_tok=2, shared_intermediate_size=0, tie_word_embeddings=True)),
     ("deepseek_v2", "groups", "DeepseekV2ForCausalLM",
      rms(**LATENT, n_group=4, topk_group=2, topk_method="group_limited_greedy", rope_parameters=MSCALE,
          attention_bias=True, first_k_dense_replace=1, q_lora_rank=14)),
@@ -114,6 +123,16 @@ DECODERS = [
     ("deepseek_v3", "plain", "DeepseekV3ForCausalLM", rms(**LATENT, n_group=1, topk_group=1, first_k_dense_replace=0,
      rope_interleave=False, q_lora_rank=None, attention_bias=True, norm_topk_prob=False, tie_word_embeddings=True,
      rope_parameters=dict(rope_type="linear", rope_theta=70.0, factor=2.5))),
+    ("glm", "plain", "GlmForCausalLM", rms(head_dim=10, rope_parameters=FORTY)),
+    ("glm", "unbiased", "GlmForCausalLM",
+     rms(head_dim=8, attention_bias=False, hidden_act="gelu", tie_word_embeddings=True, rope_parameters=LINEAR)),
+    ("glm4", "plain", "Glm4ForCausalLM", rms(head_dim=10, rope_parameters=FORTY)),
+    ("glm4", "unbiased", "Glm4ForCausalLM",
+     rms(head_dim=8, attention_bias=False, num_key_value_heads=4, tie_word_embeddings=True, rope_parameters=LINEAR)),
+    ("glm4_moe", "groups", "Glm4MoeForCausalLM", rms(**ROUTED, n_group=4, topk_group=2, first_k_dense_replace=1,
+     use_qk_norm=True, head_dim=10, rope_parameters=FORTY)),
+    ("glm4_moe", "plain", "Glm4MoeForCausalLM", rms(**ROUTED, first_k_dense_replace=0, attention_bias=True, head_dim=8,
+     norm_topk_prob=False, tie_word_embeddings=True, rope_parameters=LINEAR)),
     ("gpt_oss", "plain", "GptOssForCausalLM", rms(**EXPERTS, num_local_experts=4, head_dim=10, sliding_window=4,
      swiglu_limit=0.9, rope_parameters={**YARN, "truncate": False})),
     ("gpt_oss", "unbiased", "GptOssForCausalLM", rms(num_local_experts=3, num_experts_per_tok=2, head_dim=8,
@@ -156,8 +175,11 @@ HEADS = [
     *rows("qwen2_moe", "Qwen2Moe", "classes", rms(**EXPERTS, **QWEN)),
     *rows("qwen3_moe", "Qwen3Moe", "encoder", rms(**EXPERTS, num_experts=3, moe_intermediate_size=12, head_dim=10)),
     *rows("olmoe", "Olmoe", "encoder", rms(num_experts=3, num_experts_per_tok=2)),
+    *rows("granitemoe", "GraniteMoe", "encoder", rms(**EXPERTS, **GRANITE, num_local_experts=4)),
     *rows("deepseek_v2", "DeepseekV2", "classes", rms(**LATENT, q_lora_rank=14)),
     *rows("deepseek_v3", "DeepseekV3", "tokens encoder",
           rms(**LATENT, n_group=2, topk_group=1, first_k_dense_replace=2, q_lora_rank=14)),
+    *rows("glm", "Glm", "classes", rms(head_dim=8)),
+    *rows("glm4", "Glm4", "tokens", rms(head_dim=8)),
     *rows("gpt_oss", "GptOss", "classes", rms(**EXPERTS, num_local_experts=4, head_dim=10, sliding_window=4)),
 ]  # fmt: skip

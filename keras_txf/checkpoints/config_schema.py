@@ -100,7 +100,7 @@ KEYS = {
     ),
     size_or_zero: (
         "type_vocab_size", "max_window_layers", "sliding_window", "conv_kernel_size", "num_register_tokens",
-        "first_k_dense_replace",
+        "first_k_dense_replace", "shared_intermediate_size",
     ),
     number_or_zero: ("layer_scale_init_value",),
     blocks: (

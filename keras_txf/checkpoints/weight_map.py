@@ -37,10 +37,12 @@ class Transform:
     read: Callable
     write: Callable
     skipped: int = 0  # number of first rows of a table that do not become weights
+    outputs: int = -1  # axis of the tensor with the outputs of a layer, along which a module concatenates layers
 
 
 SAME = Transform(lambda x: x, lambda x: x)
-TRANSPOSED = Transform(np.transpose, np.transpose)
+TRANSPOSED = Transform(np.transpose, np.transpose, outputs=0)
+EACH_TRANSPOSED = Transform(*[lambda x: np.swapaxes(x, 1, 2)] * 2, outputs=1)  # the matrix of each expert
 ONE_ROW = Transform(lambda x: x[0], lambda x: x[None])
 
 
@@ -75,9 +77,10 @@ def as_tensor(row):
     return row if isinstance(row, Tensor) else Tensor(row)
 
 
-def stacked(name, paths, kernel=TRANSPOSED, groups=1):
+def stacked(name, paths, kernel=TRANSPOSED, groups=1, other=SAME):
     """Rows for layers that a module concatenates in this order, in each of its groups."""
-    return {path: Tensor(name, kernel, part=part, parts=len(paths), groups=groups) for part, path in enumerate(paths)}
+    rows = (Tensor(name, kernel, other, part, len(paths), groups) for part in range(len(paths)))
+    return dict(zip(paths, rows))
 
 
 PROJECTIONS = ("query", "key", "value", "output")
@@ -161,8 +164,7 @@ class Link:
         return joined.reshape(*shape[:axis], -1, *shape[axis + 1 :])
 
     def _axis(self, tensor):
-        """Returns the axis of a layer's outputs, along which layers are concatenated."""
-        return 0 if self.transform is TRANSPOSED else tensor.ndim - 1
+        return self.transform.outputs % tensor.ndim
 
 
 def _in_groups(array, axis, groups):

@@ -30,7 +30,7 @@ SANDWICH = {
 }
 
 
-def options(c, base=10000.0, pad_id=None, epsilon="rms_norm_eps", fraction=None, used=None):
+def options(c, base=10000.0, pad_id=None, epsilon="rms_norm_eps", **rotary):
     number, heads = c("num_hidden_layers"), c("num_attention_heads")
     kinds, bases = ["full_attention"] * number, {"full_attention": c("rope_theta", base)}
     return {
@@ -46,7 +46,7 @@ def options(c, base=10000.0, pad_id=None, epsilon="rms_norm_eps", fraction=None,
         "norm_epsilon": c(epsilon, 1e-6),
         "dropout": 0.0,
         "attention_dropout": c("attention_dropout", 0.0),
-        "position": positions(c, kinds, bases, used, fraction=fraction),
+        "position": positions(c, kinds, bases, **rotary),
         "position_encoding": None,
         "max_length": c("max_position_embeddings"),
         "pad_id": c.pad_id_of_decoder(pad_id),
