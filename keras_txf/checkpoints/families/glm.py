@@ -1,9 +1,9 @@
 """GLM 4 in three classes of transformers: Llama with half of each head rotated; with further norms; with experts."""
 
 from keras_txf.checkpoints.families import llama
-from keras_txf.checkpoints.families.llama import BODY, family
+from keras_txf.checkpoints.families.deepseek import DEEPSEEK_MOE, deepseek_family, sigmoid_router, with_deepseek_moe
+from keras_txf.checkpoints.families.llama import family
 from keras_txf.checkpoints.families.llama_kin import PHI3
-from keras_txf.checkpoints.families.mixtures import DEEPSEEK_MOE, deepseek_family, sigmoid_router, with_deepseek_moe
 from keras_txf.checkpoints.weight_map import projections
 
 GLM = {**PHI3, **projections("decoder_{i}/attention", "layers.{i}.self_attn")}
