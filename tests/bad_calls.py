@@ -80,6 +80,7 @@ def add_layers():
     sizes = dict(num_heads=2, kv_lora_rank=6, qk_nope_head_dim=4, qk_rope_head_dim=2)
     layer_case("LatentAttention", layers.LatentAttention, tokens, **sizes)
     layer_case("GatedDeltaNet", layers.GatedDeltaNet, tokens, num_key_heads=2, key_head_dim=3)
+    layer_case("Mamba2", layers.Mamba2, tokens, num_heads=2, head_dim=3)
     layer_case("ShortConvolution", layers.ShortConvolution, tokens)
     layer_case("CrossAttention", layers.CrossAttention, decoded, num_heads=2)
     layer_case("EncoderBlock", layers.EncoderBlock, tokens, num_heads=2, position="alibi")

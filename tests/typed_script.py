@@ -27,6 +27,7 @@ def use_layers() -> None:
     latent = layers.LatentAttention(2, 6, 4, 2, v_head_dim=3, q_lora_rank=5, position=layers.Rotary(interleaved=True))
     layers.EncoderBlock(attention=latent)(HIDDEN)
     layers.EncoderBlock(attention=layers.GatedDeltaNet(2, 3, num_value_heads=4, value_head_dim=5))(HIDDEN)
+    layers.EncoderBlock(attention=layers.Mamba2(4, head_dim=3, state_dim=5, num_groups=2))(HIDDEN)
     layers.EncoderBlock(attention=layers.ShortConvolution(4, use_bias=True))(HIDDEN)
     layers.CrossAttention(2, dropout=0.1, use_bias=False)(HIDDEN, CONTEXT)
     layers.FeedForward(10, activation="silu", gated=True)(HIDDEN)

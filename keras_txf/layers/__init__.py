@@ -13,6 +13,7 @@ from keras_txf.layers.feed_forward import FeedForward
 from keras_txf.layers.gated_delta_net import GatedDeltaNet
 from keras_txf.layers.heads import LogitAdjustment, Pooling
 from keras_txf.layers.latent_attention import LatentAttention
+from keras_txf.layers.mamba2 import Mamba2
 from keras_txf.layers.mixture_of_experts import MixtureOfExperts
 from keras_txf.layers.patches import PatchEmbedding
 from keras_txf.layers.placeholders import InsertVectors
@@ -41,6 +42,7 @@ __all__ = [
     "LatentAttention",
     "LogMelSpectrogram",
     "LogitAdjustment",
+    "Mamba2",
     "MixtureOfExperts",
     "MultiHeadSelfAttention",
     "PatchEmbedding",

@@ -110,7 +110,7 @@ class GatedDeltaNet(Layer):
         for name, width in widths.items():
             setattr(self, name, make_projection(self, name, width, inputs_shape, False))
         self.convolution_kernel = add_convolution_kernel(self, self.conv_kernel_size, 2 * keys + values)
-        for name, initializer in (("A_log", _log_of_rates), ("dt_bias", _inverse_softplus_of_steps)):
+        for name, initializer in (("A_log", _log_of_rates), ("dt_bias", inverse_softplus_of_steps)):
             weight = self.add_weight(name=name, shape=(self.heads,), initializer=initializer, autocast=False)
             setattr(self, name, weight)
         self.norm = make_norm("rms", self.norm_epsilon, self.dtype_policy, "norm")
@@ -161,16 +161,16 @@ class GatedDeltaNet(Layer):
 
 def _log_of_rates(shape, dtype=None):
     """The initializer of the reference implementation: the logarithm of a number between 0.01 and 16."""
-    return ops.cast(ops.log(_uniform(0.01, 16.0, shape)), dtype)
+    return ops.cast(ops.log(uniform(0.01, 16.0, shape)), dtype)
 
 
-def _inverse_softplus_of_steps(shape, dtype=None):
+def inverse_softplus_of_steps(shape, dtype=None):
     """The initializer of the reference implementation: its softplus is log-uniform between 0.001 and 0.1."""
-    steps = ops.exp(_uniform(math.log(0.001), math.log(0.1), shape))
+    steps = ops.exp(uniform(math.log(0.001), math.log(0.1), shape))
     return ops.cast(ops.log(ops.expm1(steps)), dtype)
 
 
-def _uniform(least, most, shape):
+def uniform(least, most, shape):
     """Draws with its own seed: Keras' seed generator may not exist yet if Keras delays the creation of weights."""
     return keras.initializers.RandomUniform(least, most)(shape, "float32")
 

@@ -85,6 +85,7 @@ CASES = [
          position=lambda dtype: txf.layers.Rotary(base=50.0, dtype=dtype), dropout=0.2, use_bias=True,
          scores={1: (6, "target", "target")}, fullest=True),
     case("gated-delta-net", txf.layers.GatedDeltaNet, INPUTS, 2, 3, 4, 5, fullest=True),
+    case("mamba2", txf.layers.Mamba2, INPUTS, 4, 5, 3, 2, 3, True, fullest=True),
     case("short-convolution", txf.layers.ShortConvolution, INPUTS, 3, True, fullest=True),
     case("cross", cross, WITH_CONTEXT, 3, scores={1: (3, "target", "source")}),
     case("cross-many", cross, WITH_CONTEXT, 6, **MANY, logit_soft_cap=4.0, dropout=0.2,

@@ -58,7 +58,7 @@ def test_the_others(batch, length):
     for options in (learned, small, {"combine": "concat", "pad_id": None}):
         assert_shapes(layers.PositionalEmbedding(11, 8, **options)(ids), (batch, length, 8))
     assert_shapes(layers.PositionalEmbedding(11, 8)(x(batch, length), reverse=True), (batch, length, 11))
-    for recurrence in (layers.GatedDeltaNet(2, 3), layers.ShortConvolution()):
+    for recurrence in (layers.GatedDeltaNet(2, 3), layers.Mamba2(2), layers.ShortConvolution()):
         assert_shapes(recurrence(x(batch, length), mask=ids == 1), (batch, length, 8))
     for kind in ("mean", "max", "first", "last", "attention"):
         assert_shapes(layers.Pooling(kind)(x(batch, length)), (batch, 8))

@@ -41,6 +41,8 @@ LAYERS = {
                              v_head_dim=3), {"causal": True}, PACKED),
     "GatedDeltaNet": (dict(num_key_heads=2, key_head_dim=3, num_value_heads=4, norm_epsilon=0.1),
                       {"value_head_dim": 5}, TOKENS),
+    "Mamba2": (dict(num_heads=2, head_dim=6, state_dim=3, norm_epsilon=0.1),
+               {"num_groups": 2, "use_bias": True}, TOKENS),
     "ShortConvolution": ({"kernel_size": 4}, {"use_bias": True}, TOKENS),
     "CrossAttention": (ATTENTION, {"scale": 3.0}, {"inputs": X, **CROSS, "attention_mask": SOME,
                                                    "segment_ids": SEGMENTS}),

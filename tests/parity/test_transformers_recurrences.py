@@ -1,10 +1,11 @@
-"""GatedDeltaNet equals Qwen3-Next's layer, ShortConvolution equals LFM2's layer, with padding on the left too."""
+"""GatedDeltaNet, Mamba2 and ShortConvolution equal the layers of Qwen3-Next, Granite 4 and LFM2, with padding too."""
 
 import numpy as np
 import pytest
 import torch
 from parity.weights import close, normal, randomize
-from transformers import Lfm2Config, Qwen3NextConfig
+from transformers import GraniteMoeHybridConfig, Lfm2Config, Qwen3NextConfig
+from transformers.models.granitemoehybrid.modeling_granitemoehybrid import GraniteMoeHybridMambaLayer
 from transformers.models.lfm2.modeling_lfm2 import Lfm2ShortConv
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
 
@@ -41,6 +42,24 @@ def test_gated_delta_net(length, padded):
     found |= {"A_log": theirs.A_log, "dt_bias": theirs.dt_bias, "norm/scale": theirs.norm.weight}
     found |= {"convolution_kernel": theirs.conv1d.weight[:, 0], "output/kernel": theirs.out_proj.weight}
     check(theirs, txf.layers.GatedDeltaNet(G, K, N, V, 3, norm_epsilon=1e-4), found, length, padded)
+
+
+@pytest.mark.parametrize("groups, bias, length, padded", [(2, True, 70, False), (1, False, 70, True)])
+def test_mamba2(groups, bias, length, padded):
+    config = GraniteMoeHybridConfig(
+        hidden_size=D, mamba_n_heads=4, mamba_n_groups=groups, mamba_d_state=K, mamba_d_conv=3, mamba_chunk_size=16,
+        mamba_proj_bias=bias, mamba_conv_bias=bias, rms_norm_eps=1e-4, num_hidden_layers=1,
+    )  # fmt: skip
+    theirs = randomize(GraniteMoeHybridMambaLayer(config, 0))
+    parts = {"input": theirs.in_proj, "output": theirs.out_proj}
+    found = {f"{name}/kernel": part.weight for name, part in parts.items()}
+    found |= {"convolution_kernel": theirs.conv1d.weight[:, 0], "norm_scale": theirs.norm.weight}
+    found |= {name: getattr(theirs, name) for name in ("A_log", "D", "dt_bias")}
+    if bias:
+        found |= {f"{name}/bias": part.bias for name, part in parts.items()}
+        found["convolution_bias"] = theirs.conv1d.bias
+    ours = txf.layers.Mamba2(4, None, K, groups, 3, use_bias=bias, conv_bias=bias, norm_epsilon=1e-4)
+    check(theirs, ours, found, length, padded)
 
 
 @pytest.mark.parametrize("bias, padded", [(True, False), (False, True)])
