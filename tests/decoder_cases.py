@@ -22,6 +22,7 @@ FALCON = dict(
 STARCODER2 = {"norm_epsilon": 1e-2, **{name: value for name, value in rms().items() if name != "rms_norm_eps"}}
 BLOOM = dict(vocab_size=61, hidden_size=30, n_layer=3, n_head=3, layer_norm_epsilon=1e-2, **IDS)
 GRANITE = dict(embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.2, logits_scaling=1.5)
+MAMBA = dict(mamba_n_heads=8, mamba_d_state=5, mamba_d_conv=3, mamba_chunk_size=4)
 EXPERTS = dict(num_experts_per_tok=2, router_aux_loss_coef=0.02)
 WIDTH = dict(num_experts=4, moe_intermediate_size=16)
 QWEN = dict(**WIDTH, shared_expert_intermediate_size=20)
@@ -113,6 +114,13 @@ DECODERS = [
      rms(**EXPERTS, **GRANITE, num_local_experts=4, shared_intermediate_size=20)),
     ("granitemoeshared", "alone", "GraniteMoeSharedForCausalLM",
      rms(num_local_experts=3, num_experts_per_tok=2, shared_intermediate_size=0, tie_word_embeddings=True)),
+    ("granitemoehybrid", "mixed", "GraniteMoeHybridForCausalLM",
+     rms(**EXPERTS, **GRANITE, **MAMBA, num_local_experts=4, shared_intermediate_size=20, num_hidden_layers=2,
+         layer_types=["linear_attention", "full_attention"], position_embedding_type="rope", mamba_n_groups=2)),
+    ("granitemoehybrid", "dense", "GraniteMoeHybridForCausalLM",
+     rms(**MAMBA, num_local_experts=0, shared_intermediate_size=20, layer_types=["mamba", "attention", "mamba"],
+         position_embedding_type="nope", mamba_expand=3, mamba_proj_bias=True, mamba_conv_bias=False,
+         attention_bias=True, tie_word_embeddings=True, pad_token_id=None)),
     ("deepseek_v2", "groups", "DeepseekV2ForCausalLM",
      rms(**LATENT, n_group=4, topk_group=2, topk_method="group_limited_greedy", rope_parameters=MSCALE,
          attention_bias=True, first_k_dense_replace=1, q_lora_rank=14)),
@@ -176,6 +184,8 @@ HEADS = [
     *rows("qwen3_moe", "Qwen3Moe", "encoder", rms(**EXPERTS, num_experts=3, moe_intermediate_size=12, head_dim=10)),
     *rows("olmoe", "Olmoe", "encoder", rms(num_experts=3, num_experts_per_tok=2)),
     *rows("granitemoe", "GraniteMoe", "encoder", rms(**EXPERTS, **GRANITE, num_local_experts=4)),
+    *rows("granitemoehybrid", "GraniteMoeHybrid", "encoder",  # all blocks are Mamba2: no cache in transformers
+          rms(**MAMBA, **GRANITE, num_local_experts=3, shared_intermediate_size=20, use_cache=False)),
     *rows("deepseek_v2", "DeepseekV2", "classes", rms(**LATENT, q_lora_rank=14)),
     *rows("deepseek_v3", "DeepseekV3", "tokens encoder",
           rms(**LATENT, n_group=2, topk_group=1, first_k_dense_replace=2, q_lora_rank=14)),

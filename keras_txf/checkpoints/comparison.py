@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_txf.backend.functional_graph import nodes, operations_inside, optional_inputs
 from keras_txf.checks import short_repr
-from keras_txf.layers import PatchEmbedding, PositionalEmbedding, Residual
+from keras_txf.layers import FeedForward, MultiHeadSelfAttention, PatchEmbedding, PositionalEmbedding, Residual
 from keras_txf.layers.parts import OPTIONS
 from keras_txf.layers.projections import LogitProjection, Projection
 from keras_txf.layers.token_input import embedded_input, inputs_by_name
@@ -51,12 +51,10 @@ def options_in(model):
     found["embedding_dim"] = found.get("dim")
     by_suffix = {f"_of_{side}": list(map(of_block, blocks)) for side, blocks in sides.items()}
     for suffix, blocks in {"": by_suffix["_of_encoder"] + by_suffix["_of_decoder"], **by_suffix}.items():
-        for name in dict.fromkeys(name for block in blocks for name in block):  # the attentions of blocks may differ
-            found[f"{name}{suffix}"] = [block.get(name) for block in blocks]
-    if isinstance(found.get("dim"), list):  # the attentions of some blocks do not tell it
-        known = [one for one in found["dim"] if one is not None]
-        found["dim"] = [known[0] if one is None else one for one in found["dim"]]
-    if {found["embedding_dim"]} == set(keras.tree.flatten(found.get("dim"))):
+        first = {name: value for block in reversed(blocks) for name, value in block.items()}
+        for name, value in first.items():  # in the tables a block has options that its recurrence does not use
+            found[f"{name}{suffix}"] = [block.get(name, value) for block in blocks]
+    if [found["embedding_dim"]] == list(set(keras.tree.flatten(found.get("dim")))):
         found["embedding_dim"] = None
     different = [len(set(map(id, blocks))) for blocks in sides.values() if blocks]
     found["num_layers"], found["num_decoder_layers"] = len(sides["encoder"] or sides["decoder"]), len(sides["decoder"])
@@ -100,12 +98,20 @@ def of_block(block):
     """Returns the options of a block and its parts; sizes, biases and scales are taken from its weights."""
     attention, network = block.attention, block.feed_forward
     own = {name: value for name, value in plain(block).items() if name not in OF_PARTS}
-    found = {**plain(attention), **plain(network), **own, "attention": shown(attention), "feed_forward": shown(network)}
-    found.update(
-        attention_dropout=getattr(attention, "dropout", 0), feed_forward_dropout=getattr(network, "dropout", 0)
-    )
+    of_attention, is_recurrence = plain(attention), "causal" not in plain(attention)
+    if is_recurrence:  # its heads are not heads of attention
+        of_attention = {name: value for name, value in of_attention.items() if name not in OPTIONS["attention"]}
+    found = {**of_attention, **plain(network), **own}
+    for name, part, default in (
+        ("attention", attention, MultiHeadSelfAttention),
+        ("feed_forward", network, FeedForward),
+    ):
+        found[name] = None if type(part) is default else shown(part)  # as in the tables
+    found["feed_forward_dropout"] = getattr(network, "dropout", 0)
     found["activation"] = activation_name(found.get("activation"))
-    found["position"] = shown(getattr(attention, "position_layer", None))
+    if not is_recurrence:
+        found["attention_dropout"] = getattr(attention, "dropout", 0)
+        found["position"] = shown(getattr(attention, "position_layer", None))
     found["residual"] = shown(block.stream)
     found["residual_scale"] = block.stream.scale
     norm = block.feed_forward_norm if hasattr(block, "feed_forward_norm") else block.attention_norm

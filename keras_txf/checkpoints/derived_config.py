@@ -20,10 +20,13 @@ from keras_txf.checkpoints.config_schema import NULL, VALUE_CHECKS
 from keras_txf.checkpoints.differences import differences
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.family import IMAGE_TEXT, LANGUAGE_MODELS
+from keras_txf.checkpoints.parts import TABLE_OPTIONS
 from keras_txf.checks import short_repr
 from keras_txf.layers import DecoderBlock, EncoderBlock
+from keras_txf.layers.parts import OPTIONS
 
 LONGEST = 64  # the widest window that the comparison of outputs exceeds
+OF_ATTENTION = {*OPTIONS["attention"], *TABLE_OPTIONS["attention"]}
 
 
 def derive_config(model: keras.Model, kind: str) -> dict:
@@ -99,7 +102,8 @@ def search(family, task, values, wanted, stuck):
 def score(family, task, values, wanted):
     """Returns the distance of the family's options from `wanted`, the options, and the keys that the table read.
 
-    The first options of a table weigh up to twice as much as the last ones, whose defaults may depend on them.
+    The first options of a table weigh up to twice as much as the last ones, whose defaults may depend on them. An
+    option of attention that the table leaves out, because no block has attention, counts as a wrong one.
     """
     config = Config(values)
     with warnings.catch_warnings():
@@ -110,7 +114,7 @@ def score(family, task, values, wanted):
         options.update({f"{name}_of_{side}": value for name, value in own.items()})
     asked = {name: shown(value) for name, value in options.items() if name in wanted}
     far = (distance(value, wanted[name]) * (2 - i / len(asked)) for i, (name, value) in enumerate(asked.items()))
-    return sum(far), asked, config.read
+    return sum(far) + 2 * len(OF_ATTENTION & wanted.keys() - asked.keys()), asked, config.read
 
 
 def compare(model, wanted, family, task, values):
@@ -134,7 +138,7 @@ def compare(model, wanted, family, task, values):
 def proposals(wanted):
     """Returns candidates for the values of keys: the options of the model, and names and lists made from them."""
     every = list(parts_of(wanted))
-    found = [True, False]
+    found = [True, False, "rope"]  # the last for `position_embedding_type`
     for name, ours in ACTIVATIONS.items():
         found += [name, f"gated-{name}"] if ours in every else []
     for one in every:

@@ -11,7 +11,7 @@ from refusals import refused
 
 import keras_txf as txf
 from keras_txf.checkpoints.parts import with_parts
-from keras_txf.layers import GatedDeltaNet, MixtureOfExperts, RelativeBias, Rotary, ShortConvolution
+from keras_txf.layers import GatedDeltaNet, Mamba2, MixtureOfExperts, RelativeBias, Rotary, ShortConvolution
 
 save = txf.checkpoints.save
 GPT2 = dict(position_encoding="learned", max_length=16, norm_placement="pre", activation="gelu_tanh", pad_id=None,
@@ -22,6 +22,8 @@ LLAMA = dict(position=Rotary(5000.0), use_bias=False, norm="rms", norm_epsilon=1
              activation="silu", scale_embedding=False, pad_id=None, intermediate_dim=40)  # fmt: skip
 GEMMA = {**LLAMA, "norm": "rms_zero_centered", "activation": "gelu_tanh", "scale_embedding": True, "head_dim": 10}
 GEMMA2 = {**GEMMA, "norm_placement": "sandwich", "window": [8, None], "scale": 0.25}
+GRANITE = {**LLAMA, "scale_embedding": 3.0, "residual_scale": 0.5, "scale": 0.2, "logit_scale": 0.25}
+MIXERS = [Mamba2(6, 8, 5, 2, 3, norm_epsilon=1e-5), None]
 LINEAR = Rotary(5000.0, scaling={"type": "linear", "factor": 2.0})
 PARALLEL = dict(norm_placement="pre", scale_embedding=False, pad_id=None, tie_embeddings=False)
 T5 = dict(use_bias=False, norm="rms", norm_epsilon=1e-6, norm_placement="pre", scale=1.0, position_encoding=None,
@@ -55,6 +57,9 @@ CASES = {
     "gemma2": ("decoder_generator", {**GEMMA2, "logit_soft_cap": 50.0, "final_logit_soft_cap": 20.0}),
     "gemma3_text": ("decoder_generator",
                     {**GEMMA2, "qk_norm": "head_zero_centered", "position": [Rotary(100.0), Rotary(5000.0)]}),
+    "glm4": ("decoder_generator", {**LLAMA, "position": Rotary(5000.0, 1 / 3, interleaved=True), "attention_bias": True,
+                                   "attention_output_bias": False, "norm_placement": "sandwich"}),
+    "granitemoehybrid": ("decoder_generator", {**GRANITE, "attention": MIXERS}),
     "phi": ("decoder_generator", {**PARALLEL, "residual": "parallel_one_norm", "position": Rotary(5000.0, 0.5),
                                   "num_heads": 2, "logit_bias": True, "activation": "gelu_tanh"}),
     "gpt_neox": ("decoder_generator", {**PARALLEL, "residual": "parallel", "position": Rotary(5000.0, 1 / 3),

@@ -22,7 +22,7 @@ INSTEAD = {  # values with which more of the keys have an effect
     "qwen2": WINDOW, "qwen3": WINDOW, "smollm3": {**WINDOW, "no_rope_layers": [1, 0]}, "gemma3_text": BOTH,
     "mixtral": LOSS, "qwen2_moe": {**LOSS, **WINDOW}, "qwen3_moe": LOSS, "olmoe": LOSS, "gpt_oss": LOSS,
     "qwen3_next": LOSS,
-    "granitemoe": LOSS, "granitemoeshared": LOSS,
+    "granitemoe": LOSS, "granitemoeshared": LOSS, "granitemoehybrid": LOSS,
 }  # fmt: skip
 OF_A_PAIR = {"siglip_text_model": {"projection_size"}, "siglip_vision_model": {"vision_use_head"}}  # read there alone
 TIE = {"tie_word_embeddings"}  # the key of the whole model counts

@@ -12,7 +12,7 @@ GLM4 = {
     "decoder_{i}/attention_post_norm": "layers.{i}.post_self_attn_layernorm",
     "decoder_{i}/feed_forward_post_norm": "layers.{i}.post_mlp_layernorm",
 }
-PAD = 151329  # this token also ends texts, by default
+PAD = 151329  # by default this token is padding and ends texts
 
 
 def options(c, **how):
@@ -25,9 +25,10 @@ def options(c, **how):
 
 
 def glm(c):
-    pad = c.pad_id_of_decoder(PAD)
-    ends = c("eos_token_id", None)
-    return {**options(c, pad_id=PAD, interleaved=True), "pad_id": None if ends is None and pad == PAD else pad}
+    found = options(c, pad_id=PAD, interleaved=True)
+    if c("eos_token_id", None) is None and found["pad_id"] == PAD < c("vocab_size"):
+        found["pad_id"] = None
+    return found
 
 
 def glm4(c):

@@ -237,7 +237,8 @@ def start(mixer, kind, **others):
     """Returns `Family.start` of a family whose blocks of a kind have a mixer of this class."""
 
     def values_of(options):
-        kinds = [kind if layer["class"] == mixer.__name__ else FULL for layer in options.get("attention", ())]
+        layers = options.get("attention", ())
+        kinds = [kind if layer and layer["class"] == mixer.__name__ else FULL for layer in layers]
         return {**({"num_hidden_layers": len(kinds), "layer_types": kinds} if kinds else {}), **others}
 
     return values_of
