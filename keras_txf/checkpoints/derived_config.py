@@ -54,6 +54,8 @@ def derive_config(model: keras.Model, kind: str) -> dict:
     stuck = set()
     if "causal_lm" in family.tasks:  # no token of a builder's model ends texts
         values.update(bos_token_id=None, eos_token_id=None)
+        if wanted.get("pad_id") is None:  # the default of the class may be a token beyond a small vocabulary
+            values["pad_token_id"] = None
     for task, known in family.tasks.items():
         own = {"architectures": [known.architecture]}
         if task in LANGUAGE_MODELS:

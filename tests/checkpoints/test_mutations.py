@@ -41,6 +41,12 @@ WITHOUT_EFFECT = {  # other values that are the same model; of the last four ano
     "modernbert-decoder": [("local_attention", 7), ("local_attention", 12)],  # `sliding_window` goes before it
     "t5gemma": [("encoder.final_logit_softcapping", 6.125)],  # an encoder has no logits
     "falcon": [("multi_query", False)],  # new_decoder_architecture has groups of heads
+    "llama4_text": [  # transformers writes `moe_layers` and `no_rope_layers` too
+        ("interleave_moe_layer_step", 3),
+        ("interleave_moe_layer_step", 4),
+        ("no_rope_layer_interval", 5),
+        ("no_rope_layer_interval", 8),
+    ],
     "phi3": [("original_max_position_embeddings", 4097), ("original_max_position_embeddings", 8192)],  # of longrope
     # `layer_types` goes before it; two thirds of the other, rounded down
     "lfm2": [("full_attn_idxs", [2]), ("full_attn_idxs", [2]), ("intermediate_size", 13)],
