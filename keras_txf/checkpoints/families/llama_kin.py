@@ -1,8 +1,12 @@
-"""Phi-3, StarCoder 2, OLMo 2, Granite and EuroBERT: Llama with other norms, projections, factors, or as an encoder."""
+"""Phi-3, StarCoder 2, OLMo 2 and 3, Granite, ERNIE 4.5, Seed-OSS and EuroBERT.
+
+They are Llama with other norms, projections, factors, or as an encoder.
+"""
 
 from keras_txf import models
 from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.families.llama import BODY, family
+from keras_txf.checkpoints.families.rotary import positions, windows
 from keras_txf.checkpoints.family import Family, Task, classes, encoder_task
 from keras_txf.checkpoints.weight_map import query_key_value, stacked
 from keras_txf.layers import Pooling
@@ -76,6 +80,30 @@ def olmo2(c):
     }
 
 
+def olmo3(c):
+    number = c("num_hidden_layers")
+    kinds = ["sliding_attention" if (i + 1) % 4 else "full_attention" for i in range(number)]
+    kinds = c.each("layer_types", number, kinds)
+    # A `rope_theta` outside of `rope_parameters` is for full attention alone.
+    bases = {"full_attention": c("rope_theta", 500000.0), "sliding_attention": 500000.0}
+    return {**olmo2(c), "window": windows(kinds, c("sliding_window", 4096)), "position": positions(c, kinds, bases)}
+
+
+def ernie(c):
+    return {**llama.options(c, 500000.0, pad_id=0, interleaved=True), "use_bias": c("use_bias", False)}
+
+
+def seed_oss(c):
+    return {
+        **llama.options(c, pad_id=1),
+        "attention_bias": c("attention_bias", True),
+        "attention_output_bias": c("attention_out_bias", False),
+        "feed_forward_bias": c("mlp_bias", False),
+        "dropout": c("residual_dropout", 0.1),
+        "embedding_dropout": 0.0,
+    }
+
+
 def granite(c):
     return {
         **llama.llama(c),
@@ -141,6 +169,9 @@ FAMILIES = {
          "scale_attention_softmax_in_fp32", "scale_attn_weights"),
     ),
     "olmo2": family("Olmo2", olmo2, OLMO2, tokens=None, pad_id=1),
+    "olmo3": family("Olmo3", olmo3, OLMO2, tokens=None, pad_id=1),
+    "ernie4_5": family("Ernie4_5", ernie, sequences=False, tokens=None),
+    "seed_oss": family("SeedOss", seed_oss, pad_id=1),
     "granite": family("Granite", granite, sequences=False, tokens=None),
     "eurobert": Family(
         eurobert,

@@ -1,8 +1,11 @@
-"""GPT-NeoX, GPT-J, Phi, Falcon, Cohere, StableLM and BLOOM: decoders with layer norms, most with parallel residuals."""
+"""GPT-NeoX, GPT-J, Phi, Falcon, Cohere 1 and 2, StableLM and BLOOM.
+
+They are decoders with layer norms, most with parallel residuals.
+"""
 
 from keras_txf import models
 from keras_txf.checkpoints.families import llama
-from keras_txf.checkpoints.families.rotary import positions
+from keras_txf.checkpoints.families.rotary import positions, windows
 from keras_txf.checkpoints.family import Family, Task, decoder_tasks, for_both, sizes
 from keras_txf.checkpoints.weight_map import OUT_PROJ, projections, query_key_value
 from keras_txf.layers import Rotary
@@ -169,22 +172,39 @@ def falcon(c):
     }
 
 
-def cohere(c):
+def cohere_options(c):
     return {
         **options(c, "silu"),
-        **rotary(c, c("rope_theta", 500000.0), interleaved=True),
         "num_key_value_heads": c("num_key_value_heads", None) or c("num_attention_heads"),
-        "head_dim": c("head_dim", None),
         "intermediate_dim": c("intermediate_size"),
         "gated": True,
         "use_bias": False,
         "norm_bias": False,
         "attention_bias": c("attention_bias", False),
         "residual": ONE_NORM,
-        "qk_norm": "layer_per_head" if c("use_qk_norm", False) else False,
         "logit_scale": c("logit_scale", 0.0625),
         "pad_id": c.pad_id_of_decoder(0),
     }
+
+
+def cohere(c):
+    return {
+        **cohere_options(c),
+        **rotary(c, c("rope_theta", 500000.0), interleaved=True),
+        "head_dim": c("head_dim", None),
+        "qk_norm": "layer_per_head" if c("use_qk_norm", False) else False,
+    }
+
+
+def cohere2(c):
+    c.not_read("use_qk_norm", False)
+    c.not_read("head_dim", c("hidden_size") // c("num_attention_heads"))
+    number, every, window = c("num_hidden_layers"), c("sliding_window_pattern", 4), c("sliding_window", 4096)
+    kinds = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(number)]
+    of_blocks = windows(c.each("layer_types", number, kinds), window)
+    bases, used = {"full_attention": c("rope_theta", 10000.0)}, [one is not None for one in of_blocks]
+    position = positions(c, ["full_attention"] * number, bases, used, interleaved=True)
+    return {**cohere_options(c), "window": of_blocks, "position": position}
 
 
 def stablelm(c):
@@ -256,6 +276,7 @@ FAMILIES = {
         tokens="classifier", rate=0.0,
     ),
     "cohere": family("Cohere", cohere, llama.BODY, "model.", ("model_max_length",), sequences=False, tokens=None),
+    "cohere2": family("Cohere2", cohere2, llama.BODY, "model.", sequences=False, tokens=None),
     "stablelm": family("StableLm", stablelm, STABLELM, "model.", rate=0.0),
     "bloom": family(
         "Bloom", bloom, bloom_table, "transformer.",
