@@ -42,6 +42,12 @@ def experts(name, value):
     size(name, value, MOST_EXPERTS)
 
 
+def experts_or_zero(name, value):
+    size_or_zero(name, value)
+    if value:
+        experts(name, value)
+
+
 def whole_numbers(name, value):
     if not isinstance(value, list):
         raise ValueError(f"`{name}` must be a list of numbers of blocks; received {short_repr(value)}.")
@@ -89,40 +95,44 @@ KEYS = {
         "word_embed_proj_dim", "num_attention_heads", "n_heads", "n_head", "num_heads", "encoder_attention_heads",
         "decoder_attention_heads", "num_key_value_heads", "head_dim", "d_kv", "intermediate_size", "hidden_dim",
         "n_inner", "ffn_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim", "max_position_embeddings",
-        "original_max_position_embeddings", "n_positions",
-        "relative_attention_num_buckets", "relative_attention_max_distance", "local_attention",
-        "global_attn_every_n_layers", "no_rope_layer_interval", "sliding_window_pattern",
-        "num_channels", "num_labels", "rotary_dim", "num_kv_heads", "num_ln_in_parallel_attn", "ffn_hidden_size",
-        "n_embed", "num_hidden_groups", "mlp_ratio", "moe_intermediate_size", "shared_expert_intermediate_size",
-        "num_experts_per_tok", "decoder_sparse_step", "num_mel_bins", "max_source_positions", "max_target_positions",
-        "projection_dim", "projection_size", "kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
-        "v_head_dim", "n_shared_experts", "n_group", "topk_group", "mm_tokens_per_image", "scale_factor",
+        "original_max_position_embeddings", "n_positions", "relative_attention_num_buckets",
+        "relative_attention_max_distance", "local_attention", "global_attn_every_n_layers", "no_rope_layer_interval",
+        "sliding_window_pattern", "num_channels", "num_labels", "rotary_dim", "num_kv_heads", "num_ln_in_parallel_attn",
+        "ffn_hidden_size", "n_embed", "num_hidden_groups", "mlp_ratio", "moe_intermediate_size",
+        "shared_expert_intermediate_size", "num_experts_per_tok", "decoder_sparse_step", "num_mel_bins",
+        "max_source_positions", "max_target_positions", "projection_dim", "projection_size", "kv_lora_rank",
+        "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "n_shared_experts", "n_group",
+        "topk_group", "mm_tokens_per_image", "scale_factor", "conv_L_cache", "block_multiple_of",
+        "linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim",
+        "linear_conv_kernel_dim", "full_attention_interval", "mamba_n_heads", "mamba_d_state", "mamba_d_conv",
+        "mamba_expand", "mamba_n_groups", "intermediate_size_mlp", "interleave_moe_layer_step", "floor_scale",
     ),
     size_or_zero: (
         "type_vocab_size", "max_window_layers", "sliding_window", "conv_kernel_size", "num_register_tokens",
-        "first_k_dense_replace", "shared_intermediate_size",
+        "first_k_dense_replace", "shared_intermediate_size", "num_dense_layers", "attention_chunk_size",
     ),
     number_or_zero: ("layer_scale_init_value",),
     blocks: (
         "num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers",
         "decoder_layers",
     ),
-    experts: ("num_experts", "num_local_experts", "n_routed_experts"),
-    whole_numbers: ("mlp_only_layers",),
+    experts: ("num_experts", "n_routed_experts"),
+    experts_or_zero: ("num_local_experts",),
+    whole_numbers: ("mlp_only_layers", "full_attn_idxs", "moe_layers"),
     negative: ("vision_feature_layer",),
     sides: ("image_size", "patch_size"),
     checks.rate: (
         "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "activation_dropout",
         "classifier_dropout", "seq_classif_dropout", "resid_pdrop", "attn_pdrop", "embedding_dropout", "mlp_dropout",
-        "dropout_rate", "hidden_dropout", "embd_pdrop", "residual_dropout",
-        "classifier_dropout_prob", "drop_path_rate", "qa_dropout", "cls_dropout",
+        "dropout_rate", "hidden_dropout", "embd_pdrop", "residual_dropout", "classifier_dropout_prob", "drop_path_rate",
+        "qa_dropout", "cls_dropout",
     ),
     checks.positive_number: (
         "layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "norm_eps", "rope_theta", "rope_local_base_freq",
         "global_rope_theta", "local_rope_theta", "query_pre_attn_scalar", "attn_logit_softcapping",
         "final_logit_softcapping", "rotary_emb_base", "norm_epsilon", "embedding_multiplier", "residual_multiplier",
-        "attention_multiplier", "logits_scaling", "logit_scale",
-        "layerscale_value", "swiglu_limit", "routed_scaling_factor",
+        "attention_multiplier", "logits_scaling", "logit_scale", "layerscale_value", "swiglu_limit",
+        "routed_scaling_factor", "block_ffn_dim_multiplier", "attn_scale",
     ),
     checks.finite_number: ("router_aux_loss_coef",),
     checks.fraction: ("partial_rotary_factor", "rotary_pct"),
@@ -134,13 +144,12 @@ KEYS = {
         "bias", "use_bias", "use_qkv_bias", "use_swiglu_ffn", "token_dropout", "emb_layer_norm_before",
         "use_relative_position_bias", "use_shared_relative_position_bias", "use_absolute_position_embeddings",
         "use_mean_pooling", "query_bias", "key_bias", "value_bias", "proj_bias", "use_gated_mlp", "qk_layernorm",
-        "use_qk_norm", "use_bidirectional_attention",
-        "norm_topk_prob", "output_router_logits", "relative_attention", "position_biased_input", "share_att_key",
-        "legacy", "rope_interleave", "multimodal_projector_bias",
+        "use_qk_norm", "use_bidirectional_attention", "norm_topk_prob", "output_router_logits", "relative_attention",
+        "position_biased_input", "share_att_key", "legacy", "rope_interleave", "multimodal_projector_bias", "conv_bias",
+        "block_auto_adjust_ff_dim", "use_expert_bias", "attn_output_gate", "mamba_conv_bias", "mamba_proj_bias",
+        "attn_temperature_tuning", "attention_out_bias",
     ),
-    checks.id_below: (
-        "decoder_start_token_id", "mask_token_id", "bos_token_id", "image_token_id", "image_token_index",
-    ),
+    checks.id_below: ("decoder_start_token_id", "mask_token_id", "bos_token_id", "image_token_id", "image_token_index"),
     id_or_none: ("pad_token_id",),
     size_or_none: ("max_relative_positions", "position_buckets"),
     text: (
@@ -160,4 +169,5 @@ VALUE_CHECKS = {key: check for check, keys in KEYS.items() for key in keys}
 # Keys for which null means None, and a missing key means the default.
 NULL = {
     "pad_token_id", "sliding_window", "head_dim", "attn_logit_softcapping", "final_logit_softcapping", "q_lora_rank",
+    "attention_chunk_size",
 }  # fmt: skip

@@ -147,6 +147,7 @@ class TextPart:
         keys: keys of the whole model's config.json that the text model's config.json lacks, or has with another value.
         others: prefixes of the names of all other tensors.
         is_tied: default of the whole model's `tie_word_embeddings`, which counts before the text model's.
+        has_images: whether the whole model can be built, the task `IMAGE_TEXT`.
     """
 
     model_type: str
@@ -154,6 +155,7 @@ class TextPart:
     keys: tuple
     others: tuple
     is_tied: bool = True
+    has_images: bool = True
 
 
 TEXT_PARTS = {
@@ -179,6 +181,7 @@ TEXT_PARTS = {
          "vision_end_token_id", "language_model_only", "architectures", "model_type"),
         ("visual.",),
         is_tied=False,
+        has_images=False,
     ),
 }  # fmt: skip
 
@@ -190,8 +193,11 @@ def text_values(values, task=None):
     whole model that are not about images, such as `quantization_config`, are kept.
     """
     part = TEXT_PARTS.get(values.get("model_type")) if isinstance(values.get("model_type"), str) else None
-    names = values.get("architectures") or list(part.architectures)[:1] if part else []
-    if part is None or task == IMAGE_TEXT or task is None and names == list(part.architectures)[:1]:
+    if part is None:
+        return values
+    whole = list(part.architectures)[:1]
+    names = values.get("architectures") or whole
+    if part.has_images and (task == IMAGE_TEXT or task is None and names == whole):
         return values
     own = values.get("text_config")
     if not isinstance(own, dict):

@@ -49,8 +49,9 @@ def load(
         task: "encoder" (hidden states, of a decoder too), "masked_lm", "pretraining" (BERT's two heads), "causal_lm",
             "seq2seq", "sequence_classification", "token_classification", "question_answering" (the span of an answer),
             "replaced_token_detection" (ELECTRA's discriminator), "image_encoder", "image_classification",
-            "distilled_image_classification" (DeiT with both heads) or "dual_encoder" (CLIP and SigLIP). Default: the
-            task of the file. The model gets a new head if the file has none.
+            "distilled_image_classification" (DeiT with both heads), "dual_encoder" (CLIP and SigLIP) or
+            "image_text_to_text" (LLaVA and others). Default: the task of the file. The model gets a new head if the
+            file has none.
         num_classes: number of classes of a classifier; another number than the file's makes a new head.
         {options}
 
@@ -70,8 +71,8 @@ def load(
             `config.json` that may change the model and is not known; a tensor without a weight, or a weight without a
             tensor.
 
-    From a folder of texts and images (Gemma 3, Qwen 3.5) `load` takes the text model, with a warning; `save` writes a
-    folder of the text model alone.
+    From a folder of texts and images the other tasks than "image_text_to_text" load the text model alone, with a
+    warning (Gemma 3; Qwen 3.5, whose images are not built); `save` then writes a folder of the text model alone.
 
     A warning names the keys of `config.json` that the family's class in transformers does not read either.
 

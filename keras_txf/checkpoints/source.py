@@ -1,14 +1,13 @@
 """The tensors of an open checkpoint, and the checks that they fit a model."""
 
 import collections
-import functools
 import re
 import warnings
 
 import numpy as np
 
 from keras_txf.checkpoints.config import Config
-from keras_txf.checkpoints.family import LANGUAGE_MODELS, POOLER, modules_of, text_name
+from keras_txf.checkpoints.family import LANGUAGE_MODELS, POOLER, TEXT_PARTS, modules_of, text_name
 from keras_txf.checkpoints.weight_map import as_tensor
 from keras_txf.checks import short_repr
 
@@ -31,8 +30,9 @@ class Source:
     def __init__(self, values, family, tensors, kind=None):
         self.values, self.family, self.tensors = values, family, tensors
         self.names, inside = {}, set()
-        own_name = family.own_name if values.get("model_type") == kind else functools.partial(text_name, kind=kind)
-        own_names = {name: own for name in tensors if (own := own_name(name)) is not None}
+        is_text = kind not in TEXT_PARTS or values["model_type"] != kind
+        of_text = {name: text_name(name, kind) if is_text else name for name in tensors}
+        own_names = {name: family.own_name(own) for name, own in of_text.items() if own is not None}
         prefix = prefix_of(family, own_names.values())
         for name, own in own_names.items():
             known = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", own.removeprefix(prefix)))
