@@ -43,6 +43,8 @@ def use_layers() -> None:
     layers.EncoderBlock(2, position=layers.AxialRotary((2, 2), base=50.0))(HIDDEN)
     layers.FeatureEmbedding(8, position_encoding="learned", max_length=9)(CONTEXT)
     layers.AudioEmbedding(8, strides=(1, 2), activation="relu")(layers.LogMelSpectrogram(6, num_samples=800)(SOUNDS))
+    waves = layers.WaveformEmbedding(8, [4, 6], [5, 3], strides=(3, 2), norm="group", position_groups=2)
+    waves(layers.WaveformNormalization()(SOUNDS)[..., None])
     layers.Pooling("attention")(HIDDEN)
     layers.LogitAdjustment(0.5, use_bias=True, soft_cap=30.0)(HIDDEN)
     layers.SoftPrompt(3, initializer="zeros")(HIDDEN)

@@ -91,7 +91,7 @@ RULES = {
     ],
     "PatchEmbedding": [
         Rule("distillation_token", SET, "class_token", SET, "it follows the class token"),
-        Rule("position_encoding", ("learned",), "image_size", SET, "its patches have positions"),
+        Rule("position_encoding", ("learned", "fixed"), "image_size", SET, "its patches have positions"),
         Rule("interpolate_positions", SET, "position_encoding", ("learned",), "only learned positions have a grid"),
     ],
     "PositionalEmbedding": [

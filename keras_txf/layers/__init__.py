@@ -23,6 +23,8 @@ from keras_txf.layers.residual import Residual
 from keras_txf.layers.rotary import AxialRotary, Rotary
 from keras_txf.layers.sequence_ends import SoftPrompt
 from keras_txf.layers.short_convolution import ShortConvolution
+from keras_txf.layers.waveform import WaveformEmbedding
+from keras_txf.layers.waveform_parts import WaveformNormalization
 
 __all__ = [
     "ALiBi",
@@ -55,4 +57,6 @@ __all__ = [
     "ShortConvolution",
     "SinkCache",
     "SoftPrompt",
+    "WaveformEmbedding",
+    "WaveformNormalization",
 ]

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.backend.tensors import current_value
 from keras_txf.layers.base import Layer
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import make_projection
@@ -36,8 +37,9 @@ class PatchEmbedding(Layer):
         register_tokens: number of learned register tokens before the patches, without positions. A deep model stores
             global information in them.
         position_encoding: "learned" (as in the paper, one vector for each patch and for the class token),
-            "sinusoidal" (fixed: the sinusoid of the patch's row in the first half of the features, of its
-            column in the second half, zeros for the class token), or None if attention applies positions.
+            "sinusoidal" (the sinusoid of the patch's row in the first half of the features, of its column in the
+            second half, zeros for the class token), "fixed" (a table that is not trained: these sinusoids, or the
+            table of a file after `load`), or None if attention applies positions.
         interpolate_positions: whether to accept images of other sizes than `image_size`. The learned
             positions are interpolated between the patches of `image_size` (bicubic). The weights are the same.
         use_bias: whether the projection has a bias.
@@ -54,7 +56,7 @@ class PatchEmbedding(Layer):
         (B, tokens, dim): the class token, the distillation token, the registers, the patches.
 
     Raises:
-        ValueError: learned positions without `image_size`, a size that the patches do not divide,
+        ValueError: learned or fixed positions without `image_size`, a size that the patches do not divide,
             images of another size than `image_size` or of another number of channels than in `build`, integers; a
             distillation token without a class token.
 
@@ -99,7 +101,7 @@ class PatchEmbedding(Layer):
         self.distillation_token = checks.boolean("distillation_token", distillation_token)
         self._tokens_before = class_token + distillation_token
         self.register_tokens = checks.count("register_tokens", register_tokens)
-        self.position_encoding = checks.one_of("position_encoding", position_encoding, ("learned", "sinusoidal", None))
+        self.position_encoding = checks.one_of("position_encoding", position_encoding, (*POSITIONS, None))
         self.interpolate_positions = checks.boolean("interpolate_positions", interpolate_positions)
         self.use_bias = checks.boolean("use_bias", use_bias)
         self.drop_remainder = checks.boolean("drop_remainder", drop_remainder)
@@ -138,6 +140,14 @@ class PatchEmbedding(Layer):
                 name="position",
             )
             self.position.build()
+        if self.position_encoding == "fixed":
+            rows, columns = self._grid(*self.image_size)
+            self.position_vectors = self.add_weight(
+                name="position",
+                shape=(rows * columns + self._tokens_before, self.dim),
+                initializer=lambda shape, dtype=None: ops.cast(_sinusoidal(self, rows, columns), dtype),
+                trainable=False,
+            )
 
     def _initializer(self, name):
         return own_initializer(self.embeddings_initializer or keras.initializers.RandomNormal(stddev=0.02), self, name)
@@ -249,4 +259,8 @@ def _sinusoidal(layer, rows, columns):
     return ops.concatenate([ops.zeros((layer._tokens_before, layer.dim), wide), vectors], axis=0)
 
 
-POSITIONS = {"learned": _learned, "sinusoidal": _sinusoidal}
+def _fixed(layer, rows, columns):
+    return current_value(layer.position_vectors)
+
+
+POSITIONS = {"learned": _learned, "sinusoidal": _sinusoidal, "fixed": _fixed}

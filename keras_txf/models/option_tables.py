@@ -97,9 +97,9 @@ class SequenceEncoderOptions(EncoderOptions, total=False):
         keras.layers.Layer | None,
         None,
         "a `PositionalEmbedding` that replaces the builder's embedding. With `input_dim`: a layer with its own "
-        "positions that takes the float vectors to (B, S, width), such as `AudioEmbedding`. The model gets a copy. A "
-        "projection follows if its width is not `dim` (ELECTRA). The options of the embedding then keep their "
-        "defaults.",
+        "positions that takes the float vectors to (B, S, width), such as `AudioEmbedding` or `WaveformEmbedding`. The "
+        "model gets a copy. A projection follows if its width is not `dim` (ELECTRA). The options of the embedding "
+        "then keep their defaults.",
     ]
 
 
@@ -216,8 +216,8 @@ class ImageOptions(BlockOptions, CausalOptions, StackOptions, total=False):
     position_encoding: Annotated[
         str | None,
         "auto",
-        'positions of patches: "learned", "sinusoidal", or None. "auto" is None if attention has a `position`, else '
-        '"learned".',
+        'positions of patches: "learned", "sinusoidal", "fixed" (a table that is not trained), or None. "auto" is None '
+        'if attention has a `position`, else "learned".',
     ]
     norm_placement: Annotated[
         Each[str], "pre", '"pre", as in the paper, "post", "sandwich" or "res_post", see `EncoderBlock`.'

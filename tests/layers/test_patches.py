@@ -75,6 +75,16 @@ def test_without_class_token_and_positions_patches_are_projected():
     drawing.assert_same(layer(IMAGES), projected(layer, IMAGES))
 
 
+def test_a_fixed_table_begins_with_sinusoids_and_is_not_trained():
+    layer, waves = embedding(position_encoding="fixed"), embedding(position_encoding="sinusoidal")
+    assert layer.non_trainable_weights == [layer.position_vectors]
+    waves.set_weights([drawing.array(weight) for weight in layer.trainable_weights])
+    drawing.assert_same(layer(IMAGES), waves(IMAGES), 1e-5)
+    before, table = drawing.array(layer(IMAGES)), drawing.normal(10, D)
+    layer.position_vectors.assign(drawing.array(layer.position_vectors) + table)
+    drawing.assert_same(layer(IMAGES), before + table, 1e-5)
+
+
 @pytest.mark.parametrize("dim, class_token", [(8, True), (7, False)])
 def test_sinusoids_encode_rows_and_columns(dim, class_token):
     layer = embedding(dim, position_encoding="sinusoidal", image_size=None, class_token=class_token)

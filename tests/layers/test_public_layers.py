@@ -63,6 +63,9 @@ LAYERS = {
     "AudioEmbedding": (dict(dim=8, kernel_size=5, strides=(2, 1)), {"position_encoding": None}, TOKENS),
     "LogMelSpectrogram": (dict(num_mel_bins=3, frame_length=4, hop_length=2), {"sampling_rate": 400},
                           {"inputs": X[0]}),
+    "WaveformEmbedding": (dict(dim=8, filters=[4, 6], kernel_sizes=[2, 1], strides=[1, 2], position_kernel_size=2,
+                               position_groups=4), {"norm": "group"}, TOKENS),
+    "WaveformNormalization": ({}, {}, {"inputs": X[..., 0], "mask": MASK}),
     "LogitAdjustment": ({"use_bias": True, "scale": 0.5}, {"soft_cap": 2.0}, {"inputs": X}),
     "PatchEmbedding": (dict(patch_size=2, dim=8, image_size=(4, 6)), {"class_token": False},
                        {"inputs": RANDOM.random((2, 4, 6, 3), "float32")}),
@@ -127,6 +130,7 @@ SHAPES = {  # in Keras' test; of the other layers (2, 5, 8)
     **dict.fromkeys(["DisentangledPositions", "ALiBi", "RelativeBias", "PositionalEmbedding"], (2, 5)),
     "InsertVectors": {"inputs_shape": (2, 5, 8), "ids_shape": (2, 5), "vectors_shape": (2, 9, 8)},
     "Rotary": (2, 5, 2, 4), "AxialRotary": (2, 5, 2, 8), "LogMelSpectrogram": (2, 40), "PatchEmbedding": (2, 4, 6, 3),
+    "WaveformNormalization": (2, 40),
 }  # fmt: skip
 TYPES = {"InsertVectors": {"inputs_shape": "float32", "ids_shape": "int32", "vectors_shape": "float32"}}
 SECOND = {name: {argument: PLACES} for name in SHAPES for argument in ("positions", "key_positions")
