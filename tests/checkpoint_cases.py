@@ -182,7 +182,13 @@ def inputs(case, config, seed=3):
     if hasattr(config, "patch_size"):
         height, width = np.broadcast_to(config.image_size, 2)
         images = rng.normal(size=(2, config.num_channels, height, width)).astype("float32")
-        return {"pixel_values": images}, images.transpose(0, 2, 3, 1), None
+        theirs = {"pixel_values": images}
+        if case.family == "vit_mae":  # it sorts the patches by their noise
+            rows, columns = np.array((height, width)) // config.patch_size
+            theirs["noise"] = np.stack([np.arange(rows * columns, dtype="float32")] * 2)
+        return theirs, images.transpose(0, 2, 3, 1), None
+    if hasattr(config, "conv_stride"):
+        return waveforms(config, rng)
     if hasattr(config, "num_mel_bins"):
         frames, targets = spectrograms(config, rng, 2), rng.integers(6, 50, (2, 7))
         targets[:, 0] = config.decoder_start_token_id
@@ -203,6 +209,18 @@ def inputs(case, config, seed=3):
     targets[:, 0] = config.decoder_start_token_id
     theirs["decoder_input_ids"] = targets
     return theirs, {"source_ids": ids, "target_ids": targets}, np.ones(targets.shape, bool)
+
+
+def waveforms(config, rng):
+    """Two sounds, the second one padded, and the frames that are real."""
+    sounds, lengths = rng.normal(size=(2, 97)).astype("float16").astype("float32"), np.array([97, 71])
+    mask = np.arange(97) < lengths[:, None]
+    sounds[~mask] = 0.0
+    number = 97
+    for size, stride in zip(config.conv_kernel, config.conv_stride):
+        number, lengths = ((x - size) // stride + 1 for x in (number, lengths))
+    theirs = {"input_values": sounds, "attention_mask": mask.astype("int64")}
+    return theirs, {"features": sounds, "features_mask": mask}, np.arange(number) < lengths[:, None]
 
 
 def answer_of(outputs):

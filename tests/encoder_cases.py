@@ -39,6 +39,14 @@ DEBERTA3 = {
 CONVOLVED = {**DEBERTA3, "conv_kernel_size": 5, "conv_act": "gelu"}
 
 
+WAV2VEC2 = dict(
+    vocab_size=19, hidden_size=24, num_hidden_layers=3, num_attention_heads=3, intermediate_size=40,
+    layer_norm_eps=1e-2, conv_dim=[6, 10, 7], conv_kernel=[5, 3, 2], conv_stride=[3, 2, 1], num_conv_pos_embeddings=6,
+    num_conv_pos_embedding_groups=4, classifier_proj_size=14,
+)  # fmt: skip
+LARGE = {**WAV2VEC2, "feat_extract_norm": "layer", "do_stable_layer_norm": True, "conv_bias": True}
+
+
 ROWS = [
     *rows("camembert", "Camembert", "masked tokens spans", {**BERT, "pad_token_id": 1, "type_vocab_size": 1}),
     *rows("camembert", "Camembert", "classes encoder", {**BERT, "classifier_dropout": 0.3, "pad_token_id": 3}),
@@ -102,6 +110,18 @@ ROWS = [
     ("whisper", "plain", "WhisperForConditionalGeneration", WHISPER),
     ("whisper", "untied", "WhisperForConditionalGeneration", {**WHISPER, "activation_function": "relu",
      "tie_word_embeddings": False, "max_source_positions": 8, "pad_token_id": 2, "num_mel_bins": 7}),
+    ("wav2vec2", "ctc", "Wav2Vec2ForCTC", WAV2VEC2),
+    ("wav2vec2", "large", "Wav2Vec2ForCTC",
+     {**LARGE, "hidden_act": "relu", "feat_extract_activation": "gelu_new", "num_conv_pos_embeddings": 5,
+      "mask_time_prob": 0.0}),
+    ("wav2vec2", "classes", "Wav2Vec2ForSequenceClassification", {**LARGE, **FIVE, "feat_extract_norm": "group"}),
+    ("wav2vec2", "frames", "Wav2Vec2ForAudioFrameClassification", {**WAV2VEC2, **FIVE, "feat_extract_norm": "layer"}),
+    ("wav2vec2", "encoder", "Wav2Vec2Model", WAV2VEC2),
+    ("hubert", "ctc", "HubertForCTC", WAV2VEC2),
+    ("hubert", "classes", "HubertForSequenceClassification", {**LARGE, **FIVE}),
+    ("hubert", "encoder", "HubertModel", {**LARGE, "feat_proj_layer_norm": False, "num_conv_pos_embeddings": 3}),
+    ("vit_mae", "encoder", "ViTMAEModel", {**VIT, "mask_ratio": 0.0, "qkv_bias": False}),
+    ("vit_mae", "oblong", "ViTMAEModel", {**VIT, **OBLONG, "mask_ratio": 0.0}),
     ("deit", "distilled", "DeiTForImageClassificationWithTeacher", {**VIT, **FIVE}),
     ("deit", "classes", "DeiTForImageClassification", {**VIT, **FIVE, **OBLONG, "qkv_bias": False}),
     ("deit", "encoder", "DeiTModel", VIT),

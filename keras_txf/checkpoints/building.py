@@ -62,13 +62,14 @@ def choose_task(source, task, num_classes):
             task = "encoder"  # the file names the class of its pretraining
     checks.one_of("task", task, tasks)
     checks.optional(checks.positive_integer, "num_classes", num_classes)
-    if "num_classes" not in tasks[task].options(config):
+    options = tasks[task].options(config)
+    if "num_classes" not in options:
         if num_classes is not None:
             raise ValueError(
                 f"`num_classes` is for classifiers; received {short_repr(num_classes)} for the task {short_repr(task)}."
             )
         return task, tasks[task].makes_head and not _has_logits(source, tasks[task], config)
-    new_head = not _has_logits(source, tasks[task], config) or num_classes not in (None, config.num_classes())
+    new_head = not _has_logits(source, tasks[task], config) or num_classes not in (None, options["num_classes"])
     if new_head and num_classes is None:
         own = task_of(source.values, tasks)
         of = f" The file is of the task {short_repr(own)}." if own not in (None, task) else ""

@@ -9,7 +9,14 @@ from keras import ops
 
 from keras_txf.backend.functional_graph import nodes, operations_inside, optional_inputs
 from keras_txf.checks import short_repr
-from keras_txf.layers import FeedForward, MultiHeadSelfAttention, PatchEmbedding, PositionalEmbedding, Residual
+from keras_txf.layers import (
+    FeedForward,
+    MultiHeadSelfAttention,
+    PatchEmbedding,
+    PositionalEmbedding,
+    Residual,
+    WaveformEmbedding,
+)
 from keras_txf.layers.parts import OPTIONS
 from keras_txf.layers.projections import LogitProjection, Projection
 from keras_txf.layers.token_input import embedded_input, inputs_by_name
@@ -38,6 +45,8 @@ def options_in(model):
             continue
         if hasattr(layer, "soft_cap"):
             found.update(logit_scale=layer.scale, final_logit_soft_cap=layer.soft_cap)
+        elif isinstance(layer, WaveformEmbedding):
+            found["embedding"], found["dim"], found["input_dim"] = shown(layer), layer.dim, model.inputs[0].shape[-1]
         elif isinstance(layer, keras.layers.Layer) and not isinstance(layer, keras.layers.Dropout):
             found.update({f"{layer.name}/class": class_of(layer), **plain(layer, f"{layer.name}/")})
             found.update({"start_id": layer.start_id} if hasattr(layer, "start_id") else {})

@@ -16,13 +16,13 @@ from keras_txf.backend.functional_graph import is_functional
 from keras_txf.checkpoints.building import describe, has_own_logits, options_of
 from keras_txf.checkpoints.comparison import differ, distance, options_in, other_outputs, shown
 from keras_txf.checkpoints.config import ACTIVATIONS, Config
-from keras_txf.checkpoints.config_schema import NULL, VALUE_CHECKS
+from keras_txf.checkpoints.config_schema import NULL, VALUE_CHECKS, sizes
 from keras_txf.checkpoints.differences import differences
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.family import IMAGE_TEXT, LANGUAGE_MODELS
 from keras_txf.checkpoints.parts import TABLE_OPTIONS
 from keras_txf.checks import short_repr
-from keras_txf.layers import DecoderBlock, EncoderBlock
+from keras_txf.layers import DecoderBlock, EncoderBlock, WaveformEmbedding
 from keras_txf.layers.parts import OPTIONS
 
 LONGEST = 64  # the widest window that the comparison of outputs exceeds
@@ -133,6 +133,7 @@ def compare(model, wanted, family, task, values):
         return len(found), str(found)
     windows = [window for window in wanted.get("window") or () if window and window <= LONGEST]
     length = min(max([8, *windows]) + 2, wanted.get("max_length") or LONGEST)
+    length += sum(10 * layer.window for layer in model.layers if isinstance(layer, WaveformEmbedding))
     messages = other_outputs(described, model, length, wanted.get("token_types"))
     return len(messages), "".join(messages)
 
@@ -146,6 +147,8 @@ def proposals(wanted):
     for one in every:
         if isinstance(one, dict) and "type" in one:  # rotary positions of long texts
             found.append({"rope_type": one["type"], **{name: part for name, part in one.items() if name != "type"}})
+        if isinstance(one, tuple):
+            found.append(list(one))
         if isinstance(one, list):
             found += [[int(bool(x)) for x in one], [("full", "sliding")[bool(x)] + "_attention" for x in one]]
     return list({repr(one): one for one in [*found, *every, None]}.values())
@@ -176,9 +179,15 @@ def changes(key, pool, read, asked, wanted):
         if isinstance(value, float) and is_number(one):
             one = float(one)
         if key in VALUE_CHECKS and fits(key, one, value):
-            yield {key: one}
+            yield {key: one, **(same_length(key, len(one), read) if VALUE_CHECKS[key] is sizes else {})}
             if isinstance(one, list):
                 yield from ({key: one, flag: True} for flag in read if VALUE_CHECKS.get(flag) is checks.boolean)
+
+
+def same_length(key, length, read):
+    """Returns the other lists of sizes, one for each convolution, cut or extended to a length."""
+    others = [other for other in read if other != key and VALUE_CHECKS.get(other) is sizes]
+    return {other: (read[other] + read[other][-1:] * length)[:length] for other in others}
 
 
 def is_number(value):

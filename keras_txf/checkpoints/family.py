@@ -29,6 +29,7 @@ class Task:
         convert: function that turns the family's options, without those of the head, into the builder's.
         ignore: patterns of tensors of the family's body that the class of the task does not have.
         makes_head: whether the model of a file without the head gets a new head, without `num_classes`.
+        classes_key: key of config.json with the number of classes, if its names of labels are not of these classes.
     """
 
     architecture: str
@@ -41,6 +42,7 @@ class Task:
     convert: Callable = lambda options: options
     ignore: tuple = ()
     makes_head: bool = False
+    classes_key: str | None = None
 
     def rows(self, config):
         return _rows(self.tensors, config)
@@ -70,6 +72,7 @@ class Family:
         tie_key_is_for_logits: whether `tie_word_embeddings` is about the logits alone.
         renamed: patterns of names of modules in files -> their names in the class of transformers 5, which peft uses;
             a tuple of names if the class has a module for each layer that the file's module concatenates.
+        kept_in_body: patterns of tensors of the body without a weight, which `save` writes back in every class.
     """
 
     options: Callable
@@ -86,6 +89,7 @@ class Family:
     other_prefix: str = ""
     stored: dict = dataclasses.field(default_factory=dict)
     own_name: Callable = lambda name: name
+    kept_in_body: tuple = ()
 
     def rows(self, config):
         return _rows(self.tensors, config)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import re
 import warnings
 from typing import Any, Unpack
 
@@ -32,7 +33,7 @@ from keras_txf.checkpoints.weight_map import Expert, as_tensor, links
 from keras_txf.checks import short_repr
 from keras_txf.disk import file_of, read_json, reading
 from keras_txf.layers.shown_options import shows_options
-from keras_txf.layers.token_input import embedded_input
+from keras_txf.layers.token_input import embedded_input, inputs_by_name
 
 LARGE = 2**27  # numbers in a file that takes long enough for a progress bar
 
@@ -48,10 +49,10 @@ def load(
             such as "sentence-transformers/all-MiniLM-L6-v2", which the package `huggingface_hub` fetches.
         task: "encoder" (hidden states, of a decoder too), "masked_lm", "pretraining" (BERT's two heads), "causal_lm",
             "seq2seq", "sequence_classification", "token_classification", "question_answering" (the span of an answer),
-            "replaced_token_detection" (ELECTRA's discriminator), "image_encoder", "image_classification",
-            "distilled_image_classification" (DeiT with both heads), "dual_encoder" (CLIP and SigLIP) or
-            "image_text_to_text" (LLaVA and others). Default: the task of the file. The model gets a new head if the
-            file has none.
+            "replaced_token_detection" (ELECTRA's discriminator), "ctc" (tokens of each frame of a waveform),
+            "image_encoder", "image_classification", "distilled_image_classification" (DeiT with both heads),
+            "dual_encoder" (CLIP and SigLIP) or "image_text_to_text" (LLaVA and others). Default: the task of the file.
+            The model gets a new head if the file has none.
         num_classes: number of classes of a classifier; another number than the file's makes a new head.
         {options}
 
@@ -130,7 +131,7 @@ def build_without_values(folder, source, task, num_classes, dtype, options):
         model = build(source, task, num_classes, dtype, options)
     tasks = source.family.tasks
     checked = "encoder" in tasks and "causal_lm" not in tasks and task != "seq2seq"
-    if checked and "pad_id" not in options:
+    if checked and "token_ids" in inputs_by_name(model) and "pad_id" not in options:
         check_padding(folder, embedded_input(model, "token_ids").pad_id)
     return model, task, new_head, made
 
@@ -177,8 +178,7 @@ def load_weights(model, source, task, new_head, progress, asked, options):
     Returns the fields `kept`, `skipped` and `prefix` of `CheckpointInfo`, which `save` writes back.
     """
     wanted, names, others = match_weights(model, source, task, new_head, asked, options)
-    whole = source.family.tasks[task].whole
-    kept = {source.names[name] if whole or others else name: source.read(name) for name in others or names}
+    kept = {name_to_keep(source, task, name, others): source.read(name) for name in others or names}
     if progress is None:
         progress = sum(source.tensors.size(source.names[link.name]) for link in wanted) >= LARGE
     bar = keras.utils.Progbar(len(wanted), unit_name="tensor") if progress else None
@@ -190,6 +190,15 @@ def load_weights(model, source, task, new_head, progress, asked, options):
         if bar is not None:
             bar.add(1)
     return kept, skipped, source.prefix if others else None
+
+
+def name_to_keep(source, task, name, others):
+    """Returns the name under which `save` writes a tensor back; `others` are the tensors of a class without a task."""
+    if not (source.family.tasks[task].whole or others):
+        return name
+    lacks_prefix = not (source.prefix or others)  # a file of the body alone, for a class with a head
+    in_body = any(re.fullmatch(pattern, name) for pattern in source.family.kept_in_body)
+    return (source.family.prefix if lacks_prefix and in_body else "") + source.names[name]
 
 
 def match_weights(model, source, task, new_head, asked, options):

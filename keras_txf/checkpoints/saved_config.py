@@ -25,9 +25,12 @@ def new_config(model, info, family, dtype):
         values = with_pad_id(values, model, info, family)
     values.pop("torch_dtype", None)
     values["dtype"] = dtype or dtype_of(model.weights[0])
-    if "num_classes" in known.options(Config(info.config)):
-        number = logits_of(model).shape[-1]
-        if number != Config(info.config).num_classes():
+    number = known.options(Config(info.config)).get("num_classes")
+    if number is not None:
+        number, before = logits_of(model).shape[-1], number
+        if number != before and known.classes_key is not None:
+            values[known.classes_key] = number
+        elif number != before:
             values["id2label"] = {str(i): f"LABEL_{i}" for i in range(number)}
             values["label2id"] = {f"LABEL_{i}": i for i in range(number)}
             for key in ("num_labels", "_num_labels", "problem_type"):  # keys of the old head

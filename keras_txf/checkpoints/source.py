@@ -131,7 +131,7 @@ def check_names(source, task, wanted, asked):
         if name in LANGUAGE_MODELS and name == task
     }
     kept_tensors = family.kept_tensors(config)
-    known = (*family.ignore, *kept_tensors, *family.tasks[task].ignore)
+    known = (*family.ignore, *kept_tensors, *family.kept_in_body, *family.tasks[task].ignore)
     left = [
         name
         for name in source.names.keys() - wanted
@@ -155,13 +155,13 @@ def check_names(source, task, wanted, asked):
             stacklevel=5,  # the caller of `load`
         )
     if family.tasks[task].architecture not in (source.values.get("architectures") or ()):
-        kept = () if family.tasks[task].whole else (POOLER, *kept_tensors)
+        kept = (*family.kept_in_body, *(() if family.tasks[task].whole else (POOLER, *kept_tensors)))
         return [name for name in source.names.keys() - wanted if any(re.fullmatch(pattern, name) for pattern in kept)]
     head = modules_of(family.tasks[task].rows(config)) - wanted
     return [
         name
         for name in source.names.keys() - wanted
-        if name in head or any(re.fullmatch(pattern, name) for pattern in kept_tensors)
+        if name in head or any(re.fullmatch(pattern, name) for pattern in (*kept_tensors, *family.kept_in_body))
     ]
 
 

@@ -11,7 +11,15 @@ from refusals import refused
 
 import keras_txf as txf
 from keras_txf.checkpoints.parts import with_parts
-from keras_txf.layers import GatedDeltaNet, Mamba2, MixtureOfExperts, RelativeBias, Rotary, ShortConvolution
+from keras_txf.layers import (
+    GatedDeltaNet,
+    Mamba2,
+    MixtureOfExperts,
+    RelativeBias,
+    Rotary,
+    ShortConvolution,
+    WaveformEmbedding,
+)
 
 save = txf.checkpoints.save
 GPT2 = dict(position_encoding="learned", max_length=16, norm_placement="pre", activation="gelu_tanh", pad_id=None,
@@ -39,6 +47,8 @@ QWEN = dict(LLAMA, attention=[GatedDeltaNet(2, 5, 6, 4, 3, 1e-5), None], norm="r
 OF_NETWORK = ("intermediate_dim", "activation", "gated")
 EXPERTS = MixtureOfExperts(4, 2, 12, num_shared_experts=1, shared_gate=True, shared_intermediate_dim=20)
 IMAGES = dict(image_size=(8, 12), patch_size=4)
+FRONT = WaveformEmbedding(24, [6, 10], [5, 3], [3, 2], position_kernel_size=5, position_groups=4)
+SOUNDS = dict(vocab_size=None, input_dim=1, norm_placement="pre", activation="gelu", num_classes=7, embedding=FRONT)
 CASES = {
     "gpt2": ("decoder_generator", GPT2), "bert": ("masked_language_model", {**BERT, "head": "gelu"}),
     "gpt2 body": ("encoder", {**GPT2, "causal": True}), "bert tokens": ("token_classifier", {**BERT, "num_classes": 3}),
@@ -70,7 +80,7 @@ CASES = {
     "qwen3_next": ("decoder_generator", {**{name: value for name, value in QWEN.items() if name not in OF_NETWORK},
                                          "feed_forward": EXPERTS}),
     "bart": ("encoder_decoder", BART), "vit": ("image_encoder", IMAGES),
-    "vit classes": ("image_classifier", {**IMAGES, "num_classes": 3}),
+    "vit classes": ("image_classifier", {**IMAGES, "num_classes": 3}), "wav2vec2": ("token_classifier", SOUNDS),
 }  # fmt: skip
 
 

@@ -122,6 +122,7 @@ def test_keys_of_published_files(family, keys, tmp_path):
     same(changed_folder(family, tmp_path, **keys), family)
 
 
+FRAMES = {"architectures": ["Wav2Vec2ForAudioFrameClassification"], "num_labels": 3}
 CLASSES = {"architectures": ["EuroBertForSequenceClassification"], "num_labels": 3}
 
 
@@ -169,6 +170,15 @@ CLASSES = {"architectures": ["EuroBertForSequenceClassification"], "num_labels":
     ("gpt_neox", {"partial_rotary_factor": 0.5}, ["'partial_rotary_factor'", "0.25", "0.5"]),
     ("deepseek_v3", {"is_causal": False}, ["'is_causal'", "ignore=['is_causal']"]),
     ("qwen2", {"is_causal": False}, ["'causal_lm'", "`is_causal`", "task='encoder'"]),
+    ("wav2vec2", {"add_adapter": True}, ["'add_adapter'", "True"]),
+    ("wav2vec2", {"adapter_attn_dim": 16}, ["'adapter_attn_dim'", "16"]),
+    ("wav2vec2", {"num_feat_extract_layers": 4}, ["'num_feat_extract_layers'", "[3]", "4"]),
+    ("wav2vec2", {"conv_stride": [3, 2]}, ["`strides`", "3", "[3, 2]"]),
+    ("wav2vec2", {"conv_kernel": 3}, ["`conv_kernel`", "list of sizes", "3"]),
+    ("wav2vec2", {"feat_extract_norm": "batch"}, ["'feat_extract_norm'", "'batch'"]),
+    ("wav2vec2", {**FRAMES, "use_weighted_layer_sum": True}, ["'use_weighted_layer_sum'", "True"]),
+    ("hubert", {"conv_pos_batch_norm": True}, ["'conv_pos_batch_norm'", "True"]),
+    ("vit_mae", {"hidden_dropout_prob": 0.1}, ["'hidden_dropout_prob'", "0.1"]),
     ("t5gemma", {"pad_token_id": 3}, ["'pad_token_id'", "3"]),
     ("t5gemma", {"encoder": 3}, ["`encoder`", "JSON object", "3"]),
 ])  # fmt: skip
@@ -248,6 +258,21 @@ def test_the_token_of_masked_patches_is_passed_over_and_comes_back(family, tmp_p
     images = expected(family)[0]
     found, known = (answers(load(one, "image_encoder"), images) for one in (folder, GOLDEN / family))
     np.testing.assert_array_equal(found, known)
+    txf.checkpoints.save(load(folder, dtype="auto"), tmp_path / "saved")
+    saved = load_file(tmp_path / "saved" / "model.safetensors")
+    assert saved.keys() == arrays.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(saved[name], array, err_msg=name)
+
+
+def test_the_decoder_of_a_masked_autoencoder_comes_back(tmp_path):
+    config, arrays = parts("vit_mae")
+    arrays = {
+        **{f"vit.{name}": value for name, value in arrays.items()},
+        "decoder.mask_token": np.ones((1, 1, 6), "float16"),
+    }
+    folder = write(tmp_path, {**config, "architectures": ["ViTMAEForPreTraining"], "mask_ratio": 0.75}, arrays)
+    same(folder, "vit_mae")
     txf.checkpoints.save(load(folder, dtype="auto"), tmp_path / "saved")
     saved = load_file(tmp_path / "saved" / "model.safetensors")
     assert saved.keys() == arrays.keys()

@@ -112,7 +112,7 @@ def differs(before, after, inputs):
     if after[0] is None or before[1] != after[1]:
         return True
     if isinstance(inputs, dict) and len(before[0].inputs) == 1:
-        inputs = inputs.get("source_ids", inputs.get("images"))  # of one part of a pair alone
+        inputs = inputs.get("source_ids", inputs.get("images", inputs))  # of one part of a pair alone
     outputs = [keras.tree.flatten(model(inputs)) for model, _ in (before, after)]
     outputs = [[keras.ops.convert_to_numpy(output) for output in one] for one in outputs]
     return not all(np.allclose(*pair, atol=1e-6) for pair in zip(*outputs, strict=True))

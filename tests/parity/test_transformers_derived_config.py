@@ -14,7 +14,7 @@ import keras_txf as txf
 
 pytestmark = pytest.mark.parity
 NAMES = {"images": "pixel_values", "source_ids": "input_ids", "token_ids": "input_ids",
-         "target_ids": "decoder_input_ids", "token_type_ids": "token_type_ids"}  # fmt: skip
+         "target_ids": "decoder_input_ids", "token_type_ids": "token_type_ids", "features": "input_values"}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -24,14 +24,15 @@ def test_transformers_has_the_outputs_of_a_model_never_loaded(case, tmp_path):
     txf.checkpoints.save(model, tmp_path, family=case.partition(" ")[0])
     given = {
         "images": random.normal(size=(2, 8, 12, 3)).astype("float32"),
+        "features": random.normal(size=(2, 50, 1)).astype("float32"),
         "token_type_ids": np.eye(2, 6, dtype="int32"),
     }
     given = {x.name: given.get(x.name, random.integers(6, 90, (2, 6), "int32")) for x in model.inputs}
     [name] = json.loads((tmp_path / "config.json").read_text())["architectures"]
     theirs = getattr(transformers, name).from_pretrained(tmp_path, dtype=torch.float32).eval()
+    as_theirs = {"images": lambda x: x.transpose(0, 3, 1, 2), "features": lambda x: x[..., 0]}
     tensors = {
-        NAMES[name]: torch.tensor(x.transpose(0, 3, 1, 2) if name == "images" else x.astype("int64"))
-        for name, x in given.items()
+        NAMES[name]: torch.tensor(as_theirs.get(name, lambda x: x.astype("int64"))(x)) for name, x in given.items()
     }
     with torch.no_grad():
         answer = theirs(**tensors)

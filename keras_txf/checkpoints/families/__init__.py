@@ -22,6 +22,7 @@ from keras_txf.checkpoints.families import (
     seq2seq,
     t5,
     vit,
+    wav2vec2,
 )
 
 FAMILIES = {
@@ -46,4 +47,5 @@ FAMILIES = {
     **beit.FAMILIES,
     **clip.FAMILIES,
     **image_text.FAMILIES,
+    **wav2vec2.FAMILIES,
 }

@@ -1,4 +1,4 @@
-"""ViT, DeiT, DINOv2 (with registers too) and DINOv3: images as sequences of patches."""
+"""ViT, its masked autoencoder, DeiT, DINOv2 (with registers too) and DINOv3: images as sequences of patches."""
 
 import numpy as np
 
@@ -26,6 +26,7 @@ BODY = {
     "encoder_{i}/feed_forward/output": "encoder.layer.{i}.output.dense",
     "encoder_{i}/feed_forward_norm": "encoder.layer.{i}.layernorm_after",
 }
+MAE = {**BODY, "embedding/position": Tensor("embeddings.position_embeddings", other=ONE_ROW)}
 DEIT = {**BODY, "embedding/distillation_token": Tensor("embeddings.distillation_token", other=ONE_VECTOR)}
 OF_DINO = {
     "encoder_{i}/attention_norm": "layer.{i}.norm1",
@@ -124,6 +125,11 @@ def vit(c):
     return {**body(c), "intermediate_dim": c("intermediate_size")}
 
 
+def vit_mae(c):
+    c.only("hidden_dropout_prob", 0.0)  # the blocks' rate, not the embedding's; no published file has another value
+    return {**vit(c), "position_encoding": "fixed"}
+
+
 def deit(c):
     return {**vit(c), "distillation_token": True}
 
@@ -190,6 +196,16 @@ POOLED = ("encoder_stride", "pooler_act", "pooler_output_size")  # keys of other
 FAMILIES = {
     "vit": Family(
         vit, lambda c: {**BODY, **patch(c)}, tasks("ViT"), "vit.", MASK, (POOLER,), neutral=POOLED, renamed=RENAMED
+    ),
+    "vit_mae": Family(
+        vit_mae,
+        lambda c: {**MAE, **patch(c)},
+        {"image_encoder": Task("ViTMAEModel", models.image_encoder, whole=False)},
+        "vit.",
+        # Keys of the pretraining, which hides patches and draws them again.
+        neutral=("mask_ratio", "norm_pix_loss", "decoder_hidden_size", "decoder_num_hidden_layers",
+                 "decoder_num_attention_heads", "decoder_intermediate_size"),
+        renamed=RENAMED,
     ),
     "deit": Family(
         deit,
