@@ -111,6 +111,7 @@ PUBLISHED = [  # what published files say besides, which changes nothing
                "normalize_embedding": True, "static_position_embeddings": False, "num_hidden_layers": 12}),
     ("pegasus", {"add_bias_logits": False, "add_final_layer_norm": True, "normalize_before": True,
                  "normalize_embedding": False, "static_position_embeddings": True, "extra_pos_embeddings": 1}),
+    ("wav2vec2", {"hidden_dropout_prob": 0.1, "gradient_checkpointing": False, "pad_token_id": 29}),
     ("eurobert", {"bos_token": "<s>", "eos_token": "</s>", "mask_token": "<mask>", "pad_token": "<pad>",
                   "clf_pooling": "mean", "layer_norm_eps": 1e-5, "auto_map": {"AutoModel": "modeling_eurobert.Model"}}),
 ]  # fmt: skip

@@ -76,6 +76,8 @@ def small(config):
     if "stage_names" in config:
         stages = ["stem", *(f"stage{i + 1}" for i in range(layers))]
         found |= {"stage_names": stages, "out_features": stages[-1:], "out_indices": [layers]}
+    if "conv_dim" in config:
+        found["conv_dim"] = [24] * len(config["conv_dim"])
     if "image_size" in config:
         found["image_size"] = 3 * config["patch_size"]
     for name in (name for name in config if name.endswith(("_token_id", "suppress_tokens"))):
@@ -107,7 +109,7 @@ def folder_of(name, folder, **changes):
 
 
 def inputs_of(config):
-    """What a model reads, by the names of transformers: ids, or images, or both, or spectrograms and ids."""
+    """What a model reads, by the names of transformers: ids, images, both, waveforms, or spectrograms and ids."""
     rng = np.random.default_rng(5)
     ids = rng.integers(10, 60, (2, 12))
     if config.model_type in TEXT_PARTS:
@@ -121,10 +123,15 @@ def inputs_of(config):
     if hasattr(config, "num_mel_bins"):
         frames = rng.normal(size=(2, config.num_mel_bins, 2 * config.max_source_positions)).astype("float32")
         return {"input_features": frames, "decoder_input_ids": ids[:, :5]}
+    if hasattr(config, "conv_stride"):
+        return {"input_values": rng.normal(size=(2, 1700)).astype("float32")}
     return {"input_ids": ids, **({"decoder_input_ids": ids[:, :5]} if config.is_encoder_decoder else {})}
 
 
-OURS = {"pixel_values": "images", "decoder_input_ids": "target_ids", "input_features": "source_features"}
+OURS = {
+    "pixel_values": "images", "decoder_input_ids": "target_ids", "input_features": "source_features",
+    "input_values": "features",
+}  # fmt: skip
 
 
 def ours(model, values):

@@ -1,4 +1,4 @@
-"""Whisper: its spectrograms, and `generate` with the settings that its folders have."""
+"""Sounds: Whisper's spectrograms and `generate` with the settings of its folders, and waveforms for wav2vec 2.0."""
 
 import keras
 import numpy as np
@@ -25,6 +25,18 @@ def test_spectrograms_are_those_of_transformers(bins):
     expected = extractor(list(sounds), sampling_rate=16000, return_tensors="np").input_features.transpose(0, 2, 1)
     found = txf.layers.LogMelSpectrogram(bins, num_samples=32000)(sounds)
     np.testing.assert_allclose(keras.ops.convert_to_numpy(found), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("lengths", [(300, 300), (300, 170)])
+def test_normalized_waveforms_are_those_of_transformers(lengths):
+    sounds = [(0.2 + 0.05 * RANDOM.normal(size=length)).astype("float32") for length in lengths]
+    extractor = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True)
+    expected = extractor(sounds, sampling_rate=16000, padding=True, return_tensors="np")
+    padded = np.stack([np.pad(sound, (0, max(lengths) - len(sound))) for sound in sounds])
+    mask = np.arange(max(lengths)) < np.array(lengths)[:, None]
+    np.testing.assert_array_equal(mask, expected.attention_mask)
+    found = txf.layers.WaveformNormalization()(padded, mask=mask)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(found), expected.input_values, atol=1e-5)
 
 
 BASE = dict(decoder_start_token_id=3, eos_token_id=2, bos_token_id=2, pad_token_id=2, max_new_tokens=9)

@@ -104,6 +104,7 @@ def tasks(name):
 OF_TRAINING = (
     "layerdrop", "apply_spec_augment", "ctc_loss_reduction", "ctc_zero_infinity",
     "pad_token_id",  # the blank of the loss
+    "hidden_dropout_prob",  # of the first files, next to `hidden_dropout`
     *(f"mask_{axis}_{part}" for axis in ("time", "feature") for part in ("prob", "length", "min_masks")),
 )  # fmt: skip
 OF_PRETRAINING = (
