@@ -1,4 +1,4 @@
-"""BEiT: images with relative positions of patches, layer scale and the mean of the patches."""
+"""BEiT, and data2vec of images: relative positions of patches, layer scale and the mean of the patches."""
 
 from keras import ops
 
@@ -50,27 +50,38 @@ def head(c):
     return {"pooling": "others" if means else "first", "pooling_norm": means}
 
 
-FAMILIES = {
-    "beit": Family(
+# Keys of backbones and of other heads.
+OTHERS = ("pool_scales", "use_auxiliary_head", "auxiliary_loss_weight", "auxiliary_channels", "auxiliary_num_convs",
+          "auxiliary_concat_input", "semantic_loss_ignore_index", "out_features", "out_indices", "stage_names",
+          "add_fpn", "reshape_hidden_states", "use_mask_token", "vocab_size", "segmentation_indices")  # fmt: skip
+
+
+def family(name, prefix, renamed):
+    return Family(
         options,
         lambda c: {**TABLE, **patch(c)},
-        tasks("Beit", head, {"pooling_norm": Tensor("pooler.layernorm", inner=True)}),
-        "beit.",
+        tasks(name, head, {"pooling_norm": Tensor("pooler.layernorm", inner=True)}),
+        prefix,
         (r".*relative_position_index",),
         (r"pooler\.layernorm\.(weight|bias)", r"embeddings\.mask_token"),
-        # Keys of backbones and of other heads.
-        neutral=("pool_scales", "use_auxiliary_head", "auxiliary_loss_weight", "auxiliary_channels",
-                 "auxiliary_num_convs", "auxiliary_concat_input", "semantic_loss_ignore_index", "out_features",
-                 "out_indices", "stage_names", "add_fpn", "reshape_hidden_states", "use_mask_token", "vocab_size",
-                 "segmentation_indices"),
-        renamed={
+        neutral=OTHERS,
+        renamed=renamed,
+    )
+
+
+FAMILIES = {
+    "beit": family(
+        "Beit",
+        "beit.",
+        {
             **RENAMED,
             r"encoder\.layer\.(\d+)": r"layers.\1",
             r"encoder\.layer\.(\d+)\.attention\.attention\.(relative_position_bias)": r"layers.\1.\2",
             r"encoder\.(relative_position_bias)": r"\1",
         },
     ),
-}  # fmt: skip
+    "data2vec-vision": family("Data2VecVision", "data2vec_vision.", {}),
+}
 
 
 @register

@@ -150,17 +150,18 @@ def activation_of(key, default="gelu"):
 BUFFERS = (r"embeddings\.position_ids", r"embeddings\.token_type_ids")
 
 
-def roberta(name):
+def roberta(name, prefix="roberta.", placement="post", rows=BODY):
+    """Returns RoBERTa or a family that differs from it in names, or in the placement and the rows of norms."""
     return Family(
-        lambda c: {**bert(c, offset(c)), "pad_id": c.pad_id(1)},
-        lambda c: {**BODY, "embedding/position": Tensor(BODY["embedding/position"], other=skip(offset(c)))},
+        lambda c: {**bert(c, offset(c)), "pad_id": c.pad_id(1), "norm_placement": placement},
+        lambda c: {**rows, "embedding/position": Tensor(BODY["embedding/position"], other=skip(offset(c)))},
         tasks(
             name,
             masked(f"{name}ForMaskedLM", "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
             TWO_LAYERS,
             pooled("tanh"),
         ),
-        "roberta.",
+        prefix,
         BUFFERS,
         (POOLER,),
         {"lm_head.decoder.bias": "lm_head.bias"},

@@ -1,4 +1,4 @@
-"""ALBERT, Nomic BERT and GTE: BERT with a narrow embedding and shared blocks, or with rotary positions and gates."""
+"""Kin of BERT: ALBERT, Nomic BERT and GTE, with rotary positions, RoBERTa with pre-norm, and data2vec of texts."""
 
 from keras_txf.checkpoints.families.bert import (
     BODY,
@@ -9,6 +9,7 @@ from keras_txf.checkpoints.families.bert import (
     body,
     dropout,
     masked,
+    roberta,
     tasks,
 )
 from keras_txf.checkpoints.families.rotary import positions
@@ -17,6 +18,12 @@ from keras_txf.checkpoints.weight_map import Tensor, projections, query_key_valu
 from keras_txf.layers import PositionalEmbedding
 from keras_txf.layers.serialization import register
 
+PRE_NORM = {
+    **BODY,
+    "encoder_{i}/attention_norm": "encoder.layer.{i}.attention.LayerNorm",
+    "encoder_{i}/feed_forward_norm": "encoder.layer.{i}.intermediate.LayerNorm",
+    "encoder_norm": "LayerNorm",
+}
 ALBERT_BLOCK = "encoder.albert_layer_groups.{i}.albert_layers.0"
 ALBERT = {
     **{path: name for path, name in BODY.items() if not path.startswith("encoder_{i}")},
@@ -187,6 +194,8 @@ FAMILIES = {
         # Keys of the first ALBERTs, which no code reads any more.
         ("gap_size", "net_structure_type", "down_scale_factor", "num_memory_blocks", "layers_to_keep"),
     ),
+    "data2vec-text": roberta("Data2VecText", "data2vec_text."),
+    "roberta-prelayernorm": roberta("RobertaPreLayerNorm", "roberta_prelayernorm.", "pre", PRE_NORM),
     "nomic_bert": rotary_family("NomicBert", "nomic_bert.", nomic, NOMIC, nomic_masked(), 0.0),
     "gte": rotary_family("Gte", "gte.", gte, GTE, gte_masked(), 0.1),
 }  # fmt: skip

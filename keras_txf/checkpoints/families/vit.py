@@ -1,4 +1,4 @@
-"""ViT, its masked autoencoder, DeiT, DINOv2 (with registers too) and DINOv3: images as sequences of patches."""
+"""ViT, its masked autoencoder, I-JEPA, DeiT, DINOv2 (with registers too) and DINOv3: images as patches."""
 
 import numpy as np
 
@@ -130,6 +130,10 @@ def vit_mae(c):
     return {**vit(c), "position_encoding": "fixed"}
 
 
+def ijepa(c):
+    return {**vit(c), "class_token": False}
+
+
 def deit(c):
     return {**vit(c), "distillation_token": True}
 
@@ -205,6 +209,16 @@ FAMILIES = {
         # Keys of the pretraining, which hides patches and draws them again.
         neutral=("mask_ratio", "norm_pix_loss", "decoder_hidden_size", "decoder_num_hidden_layers",
                  "decoder_num_attention_heads", "decoder_intermediate_size"),
+        renamed=RENAMED,
+    ),
+    "ijepa": Family(
+        ijepa,
+        lambda c: {**BODY, **patch(c)},
+        tasks("IJepa", lambda c: {"pooling": "mean"}),
+        "ijepa.",
+        MASK,
+        (POOLER,),
+        neutral=POOLED,
         renamed=RENAMED,
     ),
     "deit": Family(

@@ -1,4 +1,4 @@
-"""wav2vec 2.0 and HuBERT: encoders of waveforms, post-norm (base) or pre-norm (large)."""
+"""wav2vec 2.0, HuBERT and UniSpeech: encoders of waveforms, post-norm (base) or pre-norm (large)."""
 
 from keras_txf import models
 from keras_txf.checkpoints.families.vit import ONE_VECTOR
@@ -90,15 +90,21 @@ def frames(c):
     return {}
 
 
-def tasks(name):
+def tasks(name, of_frames=True):
+    """Returns the tasks of a family; `of_frames` says whether it has a class for classes of frames."""
     rows = {"head": "projector", "logits": "classifier"}
-    return {
+    found = {
         "encoder": encoder_task(f"{name}Model"),
         "ctc": Task(f"{name}ForCTC", models.token_classifier, {"logits": "lm_head"}, ctc, classes_key="vocab_size"),
         "sequence_classification": classes(
             f"{name}ForSequenceClassification", models.encoder_classifier, rows, sequences
         ),
     }
+    if of_frames:
+        found["token_classification"] = classes(
+            f"{name}ForAudioFrameClassification", models.token_classifier, {"logits": "classifier"}, frames
+        )
+    return found
 
 
 OF_TRAINING = (
@@ -116,30 +122,24 @@ OF_ADAPTER = ("adapter_kernel_size", "adapter_stride", "num_adapter_layers", "ou
 MASK = (r"masked_spec_embed",)  # the vector of hidden frames in training
 UNMASKED = {"mask_time_prob": 0.0}  # transformers then has no such vector
 ALIASES = {f"{POSITION}.weight_g": GAIN, f"{POSITION}.weight_v": DIRECTION}  # names before transformers 4.32
+
+
+def family(options, name, prefix, neutral, of_frames=True):
+    return Family(
+        options,
+        BODY,
+        tasks(name, of_frames),
+        prefix,
+        aliases=ALIASES,
+        neutral=(*OF_TRAINING, *neutral),
+        kept_in_body=MASK,
+        start=lambda options: UNMASKED,
+    )
+
+
 FAMILIES = {
-    "wav2vec2": Family(
-        wav2vec2,
-        BODY,
-        {
-            **tasks("Wav2Vec2"),
-            "token_classification": classes(
-                "Wav2Vec2ForAudioFrameClassification", models.token_classifier, {"logits": "classifier"}, frames
-            ),
-        },
-        "wav2vec2.",
-        aliases=ALIASES,
-        neutral=(*OF_TRAINING, *OF_PRETRAINING, *OF_OTHER_HEADS, *OF_ADAPTER),
-        kept_in_body=MASK,
-        start=lambda options: UNMASKED,
-    ),
-    "hubert": Family(
-        hubert,
-        BODY,
-        tasks("Hubert"),
-        "hubert.",
-        aliases=ALIASES,
-        neutral=OF_TRAINING,
-        kept_in_body=MASK,
-        start=lambda options: UNMASKED,
-    ),
+    "wav2vec2": family(wav2vec2, "Wav2Vec2", "wav2vec2.", (*OF_PRETRAINING, *OF_OTHER_HEADS, *OF_ADAPTER)),
+    "hubert": family(hubert, "Hubert", "hubert.", (), False),
+    "unispeech": family(body, "UniSpeech", "unispeech.", (*OF_PRETRAINING, "num_ctc_classes", "replace_prob"), False),
+    "unispeech-sat": family(body, "UniSpeechSat", "unispeech_sat.", (*OF_PRETRAINING, *OF_OTHER_HEADS, "num_clusters")),
 }
