@@ -10,6 +10,7 @@ import inspect
 import keras
 
 from keras_txf.checkpoints.families.bert_kin import FactorizedEmbedding
+from keras_txf.checkpoints.families.ernie import TaskEmbedding
 from keras_txf.checkpoints.families.esm import TokenDropoutEmbedding
 from keras_txf.checks import short_repr
 from keras_txf.layers import CrossAttention, FeedForward, LogitAdjustment, MultiHeadSelfAttention, PositionalEmbedding
@@ -39,10 +40,15 @@ TABLE_OPTIONS = {  # part -> option in the table of a family -> option of the pa
         "embedding_dim": "dim",
         "token_dim": "token_dim",
         "masked_id": "masked_id",
+        "task_types": "task_types",
         "embedding_dropout": "dropout",
     },
 }
-EMBEDDINGS = {"masked_id": TokenDropoutEmbedding, "dim": FactorizedEmbedding}  # by an option from the table
+EMBEDDINGS = {
+    "masked_id": TokenDropoutEmbedding,
+    "task_types": TaskEmbedding,
+    "dim": FactorizedEmbedding,
+}  # by an option from the table
 BLOCK_PARTS = ("attention", "feed_forward", "norm", "residual")
 BLOCK_TABLE_OPTIONS = {name for part in BLOCK_PARTS for name in TABLE_OPTIONS[part]}
 CROSS_ATTENTION_OPTIONS = ("num_heads", "num_key_value_heads", "head_dim")

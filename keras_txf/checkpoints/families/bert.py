@@ -168,17 +168,22 @@ def roberta(name, prefix="roberta.", placement="post", rows=BODY):
     )
 
 
-BERT_MASKED = masked(
-    "BertForMaskedLM", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm",
-    "cls.predictions.decoder", "cls.predictions.bias", activation_of("hidden_act"),
-)  # fmt: skip
+def bert_masked(name):
+    return masked(
+        f"{name}ForMaskedLM", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm",
+        "cls.predictions.decoder", "cls.predictions.bias", activation_of("hidden_act"),
+    )  # fmt: skip
 
 
-def pretraining(masked_lm):
+BERT_MASKED = bert_masked("Bert")
+
+
+def pretraining(name):
     """Returns the task of BERT's pretraining: a masked language model that also predicts the next sentence."""
+    masked_lm = bert_masked(name)
     return dataclasses.replace(
         masked_lm,
-        architecture="BertForPreTraining",
+        architecture=f"{name}ForPreTraining",
         tensors={
             **masked_lm.tensors,
             "pooler": Tensor("pooler.dense", inner=True),
@@ -188,22 +193,26 @@ def pretraining(masked_lm):
     )
 
 
-FAMILIES = {
-    "bert": Family(
-        bert,
-        BODY,
-        {
-            **tasks("Bert", BERT_MASKED, {"head": Tensor("pooler.dense", inner=True), **CLASSES}, pooled("tanh")),
-            "pretraining": pretraining(BERT_MASKED),
-        },
-        "bert.",
+def bert_family(name, prefix, options=bert, rows=BODY, neutral=()):
+    """Returns BERT or a family that differs from it in names, or in the options and rows of the embedding."""
+    head = {"head": Tensor("pooler.dense", inner=True), **CLASSES}
+    return Family(
+        options,
+        rows,
+        {**tasks(name, bert_masked(name), head, pooled("tanh")), "pretraining": pretraining(name)},
+        prefix,
         BUFFERS,
         (POOLER, r"cls\.seq_relationship\.(weight|bias)"),
         {"cls.predictions.decoder.bias": "cls.predictions.bias"},
-        # Keys of the first BERTs, which no code reads any more.
-        ("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
-         "pooler_size_per_head", "pooler_type"),
-    ),
+        neutral,
+    )
+
+
+# Keys of the first BERTs, which no code reads any more.
+OF_FIRST = ("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
+            "pooler_size_per_head", "pooler_type")  # fmt: skip
+FAMILIES = {
+    "bert": bert_family("Bert", "bert.", neutral=OF_FIRST),
     "roberta": roberta("Roberta"),
     "xlm-roberta": roberta("XLMRoberta"),
     "camembert": roberta("Camembert"),
