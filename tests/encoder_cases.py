@@ -44,6 +44,7 @@ WAV2VEC2 = dict(
     layer_norm_eps=1e-2, conv_dim=[6, 10, 7], conv_kernel=[5, 3, 2], conv_stride=[3, 2, 1], num_conv_pos_embeddings=6,
     num_conv_pos_embedding_groups=4, classifier_proj_size=14,
 )  # fmt: skip
+DATA2VEC = {**WAV2VEC2, "num_conv_pos_embeddings": 3, "conv_pos_kernel_size": 5}
 LARGE = {**WAV2VEC2, "feat_extract_norm": "layer", "do_stable_layer_norm": True, "conv_bias": True}
 
 
@@ -126,6 +127,11 @@ ROWS = [
     ("unispeech-sat", "ctc", "UniSpeechSatForCTC", WAV2VEC2),
     ("unispeech-sat", "classes", "UniSpeechSatForSequenceClassification", {**LARGE, **FIVE}),
     ("unispeech-sat", "frames", "UniSpeechSatForAudioFrameClassification", {**WAV2VEC2, **FIVE, "conv_bias": True}),
+    ("data2vec-audio", "ctc", "Data2VecAudioForCTC", DATA2VEC),
+    ("data2vec-audio", "classes", "Data2VecAudioForSequenceClassification",
+     {**DATA2VEC, **FIVE, "conv_pos_kernel_size": 4, "conv_bias": True, "feat_extract_activation": "relu"}),
+    ("data2vec-audio", "frames", "Data2VecAudioForAudioFrameClassification", {**DATA2VEC, **FIVE}),
+    ("data2vec-audio", "encoder", "Data2VecAudioModel", {**DATA2VEC, "num_conv_pos_embeddings": 1}),
     ("ijepa", "classes", "IJepaForImageClassification", {**VIT, **FIVE}),
     ("ijepa", "encoder", "IJepaModel", {**VIT, **OBLONG, "qkv_bias": False}),
     ("data2vec-vision", "classes", "Data2VecVisionForImageClassification",

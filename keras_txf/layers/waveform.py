@@ -141,12 +141,17 @@ class WaveformEmbedding(Layer):
             self.norm_before.build(shape)
         self.projection = make_projection(self, "projection", self.dim, shape, use_bias=True)
         self.dropout_layer = Dropout(self.projection_dropout, dtype=self.dtype_policy, name="dropout")
-        self.position = None
-        if self.position_kernel_size is not None:
-            self.position = WeightNormalizedConvolution(
-                self.position_kernel_size, self.position_groups, dtype=self.dtype_policy, name="position"
-            )
+        self.position = self.make_position()
+        if self.position is not None:
             self.position.build((None, None, self.dim))
+
+    def make_position(self):
+        """Returns the convolution for positions, or None; a subclass may return another layer."""
+        if self.position_kernel_size is None:
+            return None
+        return WeightNormalizedConvolution(
+            self.position_kernel_size, self.position_groups, dtype=self.dtype_policy, name="position"
+        )
 
     def _make_norm(self, number):
         """Returns the norm after a convolution, or None."""

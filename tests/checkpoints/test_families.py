@@ -178,6 +178,7 @@ CLASSES = {"architectures": ["EuroBertForSequenceClassification"], "num_labels":
     ("wav2vec2", {"conv_kernel": 3}, ["`conv_kernel`", "list of sizes", "3"]),
     ("wav2vec2", {"feat_extract_norm": "batch"}, ["'feat_extract_norm'", "'batch'"]),
     ("wav2vec2", {**FRAMES, "use_weighted_layer_sum": True}, ["'use_weighted_layer_sum'", "True"]),
+    ("data2vec-audio", {"add_adapter": True}, ["'add_adapter'", "True"]),
     ("hubert", {"conv_pos_batch_norm": True}, ["'conv_pos_batch_norm'", "True"]),
     ("vit_mae", {"hidden_dropout_prob": 0.1}, ["'hidden_dropout_prob'", "0.1"]),
     ("t5gemma", {"pad_token_id": 3}, ["'pad_token_id'", "3"]),

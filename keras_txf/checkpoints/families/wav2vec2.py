@@ -1,11 +1,18 @@
-"""wav2vec 2.0, HuBERT and UniSpeech: encoders of waveforms, post-norm (base) or pre-norm (large)."""
+"""wav2vec 2.0, HuBERT, UniSpeech and data2vec of sounds: encoders of waveforms, with post-norm or pre-norm."""
 
-from keras_txf import models
+import keras
+from keras import ops
+
+from keras_txf import checks, models
 from keras_txf.checkpoints.families.vit import ONE_VECTOR
 from keras_txf.checkpoints.family import Family, Task, classes, encoder_task, sizes
 from keras_txf.checkpoints.weight_map import OUT_PROJ, TRANSPOSED, Tensor, projections
 from keras_txf.layers import WaveformEmbedding
+from keras_txf.layers.base import Layer
+from keras_txf.layers.feed_forward import get_activation
 from keras_txf.layers.projections import Projection
+from keras_txf.layers.serialization import register
+from keras_txf.layers.waveform import FILTER_EPSILON
 
 POSITION = "encoder.pos_conv_embed.conv"
 GAIN, DIRECTION = (f"{POSITION}.parametrizations.weight.original{number}" for number in (0, 1))
@@ -27,32 +34,31 @@ BODY = {
 }
 
 
-def body(c, **embedding):
-    """Returns the options of every family here; `embedding` are further options of the `WaveformEmbedding`."""
-    c.only("feat_extract_norm", "group", "layer")
+def convolutions(c):
+    """Returns the options of a `WaveformEmbedding` that all families here have."""
     widths = c("conv_dim", [512] * 7)
     c.only("num_feat_extract_layers", len(widths))
-    pre = c("do_stable_layer_norm", False)
-    front = WaveformEmbedding(
-        c("hidden_size"),
-        widths,
-        c("conv_kernel", [10, 3, 3, 3, 3, 2, 2]),
-        c("conv_stride", [5, 2, 2, 2, 2, 2, 2]),
-        c.activation("feat_extract_activation", "gelu"),
-        c("feat_extract_norm", "group"),
-        c("conv_bias", False),
-        c("num_conv_pos_embeddings", 128),
-        c("num_conv_pos_embedding_groups", 16),
-        projection_dropout=c("feat_proj_dropout", 0.0),
-        norm_epsilon=c("layer_norm_eps", 1e-5),
-        name="embedding",
-        **embedding,
-    )
+    return {
+        "dim": c("hidden_size"),
+        "filters": widths,
+        "kernel_sizes": c("conv_kernel", [10, 3, 3, 3, 3, 2, 2]),
+        "strides": c("conv_stride", [5, 2, 2, 2, 2, 2, 2]),
+        "activation": c.activation("feat_extract_activation", "gelu"),
+        "use_bias": c("conv_bias", False),
+        "position_groups": c("num_conv_pos_embedding_groups", 16),
+        "projection_dropout": c("feat_proj_dropout", 0.0),
+        "norm_epsilon": c("layer_norm_eps", 1e-5),
+        "name": "embedding",
+    }
+
+
+def encoder(c, embedding, pre=False):
+    """Returns the options of the encoder behind an embedding; `pre` says whether its blocks are pre-norm."""
     return {
         **sizes(c, vocab_size=None),
         "vocab_size": None,
         "input_dim": 1,
-        "embedding": front,
+        "embedding": embedding,
         "embedding_norm": not pre,
         "intermediate_dim": c("intermediate_size"),
         "activation": c.activation("hidden_act", "gelu"),
@@ -64,6 +70,18 @@ def body(c, **embedding):
     }
 
 
+def body(c, **embedding):
+    """Returns the options of most families here; `embedding` are further options of the `WaveformEmbedding`."""
+    c.only("feat_extract_norm", "group", "layer")
+    front = WaveformEmbedding(
+        norm=c("feat_extract_norm", "group"),
+        position_kernel_size=c("num_conv_pos_embeddings", 128),
+        **convolutions(c),
+        **embedding,
+    )
+    return encoder(c, front, c("do_stable_layer_norm", False))
+
+
 def wav2vec2(c):
     c.only("add_adapter", False)
     c.only("adapter_attn_dim", None)
@@ -73,6 +91,16 @@ def wav2vec2(c):
 def hubert(c):
     c.only("conv_pos_batch_norm", False)
     return body(c, projection_norm=c("feat_proj_layer_norm", True))
+
+
+def data2vec(c):
+    c.only("add_adapter", False)
+    front = StackedPositions(
+        position_layers=c("num_conv_pos_embeddings", 5),
+        position_kernel_size=c("conv_pos_kernel_size", 19),
+        **convolutions(c),
+    )
+    return encoder(c, front)
 
 
 def ctc(c):
@@ -121,13 +149,14 @@ OF_OTHER_HEADS = ("tdnn_dim", "tdnn_kernel", "tdnn_dilation", "xvector_output_di
 OF_ADAPTER = ("adapter_kernel_size", "adapter_stride", "num_adapter_layers", "output_hidden_size")
 MASK = (r"masked_spec_embed",)  # the vector of hidden frames in training
 UNMASKED = {"mask_time_prob": 0.0}  # transformers then has no such vector
+STACKED = {**BODY, "embedding/position/convolution_{i}": "encoder.pos_conv_embed.layers.{i}.conv"}
 ALIASES = {f"{POSITION}.weight_g": GAIN, f"{POSITION}.weight_v": DIRECTION}  # names before transformers 4.32
 
 
-def family(options, name, prefix, neutral, of_frames=True):
+def family(options, name, prefix, neutral, of_frames=True, rows=BODY):
     return Family(
         options,
-        BODY,
+        rows,
         tasks(name, of_frames),
         prefix,
         aliases=ALIASES,
@@ -142,4 +171,89 @@ FAMILIES = {
     "hubert": family(hubert, "Hubert", "hubert.", (), False),
     "unispeech": family(body, "UniSpeech", "unispeech.", (*OF_PRETRAINING, "num_ctc_classes", "replace_prob"), False),
     "unispeech-sat": family(body, "UniSpeechSat", "unispeech_sat.", (*OF_PRETRAINING, *OF_OTHER_HEADS, "num_clusters")),
+    "data2vec-audio": family(
+        data2vec, "Data2VecAudio", "data2vec_audio.", (*OF_OTHER_HEADS, *OF_ADAPTER), rows=STACKED
+    ),
 }
+
+
+@register
+class StackedPositions(WaveformEmbedding):
+    """The embedding of data2vec, which has several convolutions for positions, each with a norm.
+
+    Frames near padding differ from those of the same sound without padding, as in transformers: the second convolution
+    reads what the first one returns at padding.
+
+    Args:
+        dim, options: see `WaveformEmbedding`.
+        position_layers: number of convolutions for positions.
+
+    Reference:
+        [data2vec](https://arxiv.org/abs/2202.03555).
+    """
+
+    def __init__(self, dim, position_layers=5, **options):
+        super().__init__(dim, **options)
+        self.position_layers = checks.size("position_layers", position_layers)
+
+    def make_position(self):
+        return ConvolutionStack(
+            self.position_layers,
+            self.position_kernel_size,
+            self.position_groups,
+            self.activation,
+            dtype=self.dtype_policy,
+            name="position",
+        )
+
+
+@register
+class ConvolutionStack(Layer):
+    """Convolutions in groups of features, each with a norm without weights, and an activation between them.
+
+    Args:
+        number: number of convolutions.
+        kernel_size: number of steps that a convolution reads.
+        groups: number of groups.
+        activation: activation after each norm but the last.
+
+    Call arguments:
+        inputs: float (B, T, D).
+
+    Returns:
+        (B, T, D).
+    """
+
+    def __init__(self, number, kernel_size, groups, activation, **kwargs):
+        super().__init__(**kwargs)
+        self.number, self.kernel_size, self.groups, self.activation = number, kernel_size, groups, activation
+        self.activation_function = get_activation("activation", activation)
+        self.norm = keras.layers.LayerNormalization(
+            epsilon=FILTER_EPSILON, center=False, scale=False, dtype=self.dtype_policy, name="norm"
+        )
+
+    def build(self, inputs_shape):
+        width, self.convolutions = inputs_shape[-1], []
+        for number in range(self.number):
+            convolution = keras.layers.Conv1D(
+                width,
+                self.kernel_size,
+                groups=self.groups,
+                data_format="channels_last",
+                dtype=self.dtype_policy,
+                name=f"convolution_{number}",
+            )
+            convolution.build(inputs_shape)
+            self.convolutions.append(convolution)
+        self.norm.build(inputs_shape)
+
+    def call(self, inputs):
+        x, left = inputs, self.kernel_size // 2
+        for number, convolution in enumerate(self.convolutions):
+            x = self.activation_function(x) if number else x
+            x = ops.pad(x, ((0, 0), (left, self.kernel_size - 1 - left), (0, 0)))
+            x = self.norm(convolution(x))
+        return x
+
+    def compute_output_shape(self, inputs_shape):
+        return inputs_shape
