@@ -54,6 +54,8 @@ def convolutions(c):
 
 def encoder(c, embedding, pre=False):
     """Returns the options of the encoder behind an embedding; `pre` says whether its blocks are pre-norm."""
+    c.only("add_adapter", False)
+    c.only("adapter_attn_dim", None)
     return {
         **sizes(c, vocab_size=None),
         "vocab_size": None,
@@ -82,19 +84,12 @@ def body(c, **embedding):
     return encoder(c, front, c("do_stable_layer_norm", False))
 
 
-def wav2vec2(c):
-    c.only("add_adapter", False)
-    c.only("adapter_attn_dim", None)
-    return body(c)
-
-
 def hubert(c):
     c.only("conv_pos_batch_norm", False)
     return body(c, projection_norm=c("feat_proj_layer_norm", True))
 
 
 def data2vec(c):
-    c.only("add_adapter", False)
     front = StackedPositions(
         position_layers=c("num_conv_pos_embeddings", 5),
         position_kernel_size=c("conv_pos_kernel_size", 19),
@@ -135,45 +130,41 @@ def tasks(name, of_frames=True):
     return found
 
 
-OF_TRAINING = (
+NEUTRAL = (  # keys of the training, of other heads and of adapters
     "layerdrop", "apply_spec_augment", "ctc_loss_reduction", "ctc_zero_infinity",
     "pad_token_id",  # the blank of the loss
     "hidden_dropout_prob",  # of the first files, next to `hidden_dropout`
     *(f"mask_{axis}_{part}" for axis in ("time", "feature") for part in ("prob", "length", "min_masks")),
-)  # fmt: skip
-OF_PRETRAINING = (
     "feat_quantizer_dropout", "num_codevectors_per_group", "num_codevector_groups", "contrastive_logits_temperature",
-    "num_negatives", "codevector_dim", "proj_codevector_dim", "diversity_loss_weight",
+    "num_negatives", "codevector_dim", "proj_codevector_dim", "diversity_loss_weight", "num_ctc_classes",
+    "replace_prob", "num_clusters", "tdnn_dim", "tdnn_kernel", "tdnn_dilation", "xvector_output_dim",
+    "adapter_kernel_size", "adapter_stride", "num_adapter_layers", "output_hidden_size",
 )  # fmt: skip
-OF_OTHER_HEADS = ("tdnn_dim", "tdnn_kernel", "tdnn_dilation", "xvector_output_dim")
-OF_ADAPTER = ("adapter_kernel_size", "adapter_stride", "num_adapter_layers", "output_hidden_size")
 MASK = (r"masked_spec_embed",)  # the vector of hidden frames in training
 UNMASKED = {"mask_time_prob": 0.0}  # transformers then has no such vector
 STACKED = {**BODY, "embedding/position/convolution_{i}": "encoder.pos_conv_embed.layers.{i}.conv"}
-ALIASES = {f"{POSITION}.weight_g": GAIN, f"{POSITION}.weight_v": DIRECTION}  # names before transformers 4.32
+ALIASES = {f"{POSITION}.weight_g": GAIN, f"{POSITION}.weight_v": DIRECTION}  # names without `parametrizations`
 
 
-def family(options, name, prefix, neutral, of_frames=True, rows=BODY):
+def family(options, name, prefix, of_frames=True, rows=BODY):
     return Family(
         options,
         rows,
         tasks(name, of_frames),
         prefix,
         aliases=ALIASES,
-        neutral=(*OF_TRAINING, *neutral),
+        neutral=NEUTRAL,
         kept_in_body=MASK,
         start=lambda options: UNMASKED,
     )
 
 
 FAMILIES = {
-    "wav2vec2": family(wav2vec2, "Wav2Vec2", "wav2vec2.", (*OF_PRETRAINING, *OF_OTHER_HEADS, *OF_ADAPTER)),
-    "hubert": family(hubert, "Hubert", "hubert.", (), False),
-    "unispeech": family(body, "UniSpeech", "unispeech.", (*OF_PRETRAINING, "num_ctc_classes", "replace_prob"), False),
-    "unispeech-sat": family(body, "UniSpeechSat", "unispeech_sat.", (*OF_PRETRAINING, *OF_OTHER_HEADS, "num_clusters")),
-    "data2vec-audio": family(
-        data2vec, "Data2VecAudio", "data2vec_audio.", (*OF_OTHER_HEADS, *OF_ADAPTER), rows=STACKED
-    ),
+    "wav2vec2": family(body, "Wav2Vec2", "wav2vec2."),
+    "hubert": family(hubert, "Hubert", "hubert.", of_frames=False),
+    "unispeech": family(body, "UniSpeech", "unispeech.", of_frames=False),
+    "unispeech-sat": family(body, "UniSpeechSat", "unispeech_sat."),
+    "data2vec-audio": family(data2vec, "Data2VecAudio", "data2vec_audio.", rows=STACKED),
 }
 
 
