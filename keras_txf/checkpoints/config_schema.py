@@ -48,6 +48,13 @@ def experts_or_zero(name, value):
         experts(name, value)
 
 
+def sizes(name, value):
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"`{name}` must be a list of sizes; received {short_repr(value)}.")
+    for one in value:
+        size(name, one)
+
+
 def whole_numbers(name, value):
     if not isinstance(value, list):
         raise ValueError(f"`{name}` must be a list of numbers of blocks; received {short_repr(value)}.")
@@ -106,7 +113,10 @@ KEYS = {
         "linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim",
         "linear_conv_kernel_dim", "full_attention_interval", "mamba_n_heads", "mamba_d_state", "mamba_d_conv",
         "mamba_expand", "mamba_n_groups", "intermediate_size_mlp", "interleave_moe_layer_step", "floor_scale",
+        "num_conv_pos_embeddings", "num_conv_pos_embedding_groups", "classifier_proj_size", "task_type_vocab_size",
+        "conv_pos_kernel_size",
     ),
+    sizes: ("conv_dim", "conv_kernel", "conv_stride"),
     size_or_zero: (
         "type_vocab_size", "max_window_layers", "sliding_window", "conv_kernel_size", "num_register_tokens",
         "first_k_dense_replace", "shared_intermediate_size", "num_dense_layers", "attention_chunk_size",
@@ -125,7 +135,7 @@ KEYS = {
         "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "activation_dropout",
         "classifier_dropout", "seq_classif_dropout", "resid_pdrop", "attn_pdrop", "embedding_dropout", "mlp_dropout",
         "dropout_rate", "hidden_dropout", "embd_pdrop", "residual_dropout", "classifier_dropout_prob", "drop_path_rate",
-        "qa_dropout", "cls_dropout",
+        "qa_dropout", "cls_dropout", "feat_proj_dropout", "final_dropout",
     ),
     checks.positive_number: (
         "layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "norm_eps", "rope_theta", "rope_local_base_freq",
@@ -147,7 +157,7 @@ KEYS = {
         "use_qk_norm", "use_bidirectional_attention", "norm_topk_prob", "output_router_logits", "relative_attention",
         "position_biased_input", "share_att_key", "legacy", "rope_interleave", "multimodal_projector_bias", "conv_bias",
         "block_auto_adjust_ff_dim", "use_expert_bias", "attn_output_gate", "mamba_conv_bias", "mamba_proj_bias",
-        "attn_temperature_tuning", "attention_out_bias",
+        "attn_temperature_tuning", "attention_out_bias", "do_stable_layer_norm", "feat_proj_layer_norm", "use_task_id",
     ),
     checks.id_below: ("decoder_start_token_id", "mask_token_id", "bos_token_id", "image_token_id", "image_token_index"),
     id_or_none: ("pad_token_id",),
@@ -156,6 +166,7 @@ KEYS = {
         "model_type", "hidden_act", "activation", "activation_function", "hidden_activation", "feed_forward_proj",
         "classifier_activation", "classifier_pooling", "position_embedding_type", "norm_rel_ebd", "conv_act",
         "pooler_hidden_act", "topk_method", "projector_hidden_act", "vision_feature_select_strategy",
+        "feat_extract_norm", "feat_extract_activation",
     ),
     texts: ("architectures", "layer_types"),
     text_or_texts: ("pos_att_type",),

@@ -281,6 +281,23 @@ def dropout(c, default):
     return next((rate for rate in (own, hidden) if rate is not None), default)
 
 
+def kinds_from(mixer, kind, **others):
+    """Returns `Family.start` of a family whose blocks of one kind have a mixer instead of the attention.
+
+    Args:
+        mixer: class of the mixer.
+        kind: its word in `layer_types`.
+        others: further values of config.json.
+    """
+
+    def values_of(options):
+        layers = options.get("attention", ())
+        kinds = [kind if layer and layer["class"] == mixer.__name__ else "full_attention" for layer in layers]
+        return {**({"num_hidden_layers": len(kinds), "layer_types": kinds} if kinds else {}), **others}
+
+    return values_of
+
+
 def as_decoder(options):
     if not options.pop("causal", True):
         raise ValueError(

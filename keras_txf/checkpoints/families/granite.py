@@ -1,11 +1,13 @@
 """Granite with experts: GraniteMoe, GraniteMoeShared, and Granite 4, whose blocks are mostly Mamba 2."""
 
+import dataclasses
 import itertools
 import math
 
 from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.families.llama import BODY, family
 from keras_txf.checkpoints.families.mixtures import PART, experts, with_moe_layers
+from keras_txf.checkpoints.family import kinds_from
 from keras_txf.checkpoints.weight_map import EACH_TRANSPOSED, TRANSPOSED, Tensor, Transform, stacked
 from keras_txf.layers import Mamba2
 
@@ -128,5 +130,8 @@ HEADS = dict(
 FAMILIES = {
     "granitemoe": family("GraniteMoe", moe, GRANITE, **HEADS),
     "granitemoeshared": family("GraniteMoeShared", moe_shared, GRANITE, **HEADS),
-    "granitemoehybrid": family("GraniteMoeHybrid", hybrid, hybrid_table, ("mamba_chunk_size",), **HEADS),
+    "granitemoehybrid": dataclasses.replace(
+        family("GraniteMoeHybrid", hybrid, hybrid_table, ("mamba_chunk_size",), **HEADS),
+        start=kinds_from(Mamba2, "linear_attention"),
+    ),
 }

@@ -13,6 +13,7 @@ from keras import ops
 from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.families.llama import BODY, family
 from keras_txf.checkpoints.families.mixtures import PART, QWEN, experts, separate_experts, sparse, with_moe_layers
+from keras_txf.checkpoints.family import kinds_from
 from keras_txf.checkpoints.weight_map import OUT_PROJ, Tensor, Transform, as_tensor, projections, stacked
 from keras_txf.checks import short_repr
 from keras_txf.layers import GatedDeltaNet, MixtureOfExperts, ShortConvolution
@@ -233,29 +234,18 @@ def qwen3_5(c):
     return qwen(c)
 
 
-def start(mixer, kind, **others):
-    """Returns `Family.start` of a family whose blocks of a kind have a mixer of this class."""
-
-    def values_of(options):
-        layers = options.get("attention", ())
-        kinds = [kind if layer and layer["class"] == mixer.__name__ else FULL for layer in layers]
-        return {**({"num_hidden_layers": len(kinds), "layer_types": kinds} if kinds else {}), **others}
-
-    return values_of
-
-
 def lfm2_family(name, options, table, neutral=LFM2_NEUTRAL, **others):
     made = family(
         name, options, lambda c: {**of_blocks(CONVOLUTION, lfm2_kinds(c), "conv"), **table}, neutral, sequences=False,
         tokens=None,
     )  # fmt: skip
-    return dataclasses.replace(made, start=start(ShortConvolution, "conv", **others))
+    return dataclasses.replace(made, start=kinds_from(ShortConvolution, "conv", **others))
 
 
 def qwen_family(name, options, table, **heads):
     made = family(name, options, table, QWEN_NEUTRAL, **heads)
     kept = (r"mtp\..*",)  # blocks that predict further tokens
-    return dataclasses.replace(made, kept=kept, start=start(GatedDeltaNet, "linear_attention"))
+    return dataclasses.replace(made, kept=kept, start=kinds_from(GatedDeltaNet, "linear_attention"))
 
 
 FAMILIES = {
