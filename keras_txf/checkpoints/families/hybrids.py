@@ -101,8 +101,8 @@ def lfm2_kinds(c):
 
 def lfm2_body(c):
     """Returns the options that LFM2 shares with its variant with experts."""
-    names = c("architectures", None) or ()
-    if any("Bidirectional" in name for name in names):
+    names = c.values.get("architectures")  # not a key of the model, for which `derive_config` would try values
+    if "Bidirectional" in str(names):
         raise ValueError(
             f"config.json must name a class of transformers in 'architectures'; received {short_repr(names)}, whose "
             f"blocks attend both ways by code in the folder.{c.ignore_hint(['architectures'])}"
