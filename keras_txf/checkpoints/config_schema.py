@@ -55,6 +55,10 @@ def sizes(name, value):
         size(name, one)
 
 
+def size_or_sizes(name, value):
+    (sizes if isinstance(value, list) else size)(name, value)
+
+
 def whole_numbers(name, value):
     if not isinstance(value, list):
         raise ValueError(f"`{name}` must be a list of numbers of blocks; received {short_repr(value)}.")
@@ -116,7 +120,8 @@ KEYS = {
         "num_conv_pos_embeddings", "num_conv_pos_embedding_groups", "classifier_proj_size", "task_type_vocab_size",
         "conv_pos_kernel_size",
     ),
-    sizes: ("conv_dim", "conv_kernel", "conv_stride"),
+    sizes: ("conv_kernel", "conv_stride"),
+    size_or_sizes: ("conv_dim",),
     size_or_zero: (
         "type_vocab_size", "max_window_layers", "sliding_window", "conv_kernel_size", "num_register_tokens",
         "first_k_dense_replace", "shared_intermediate_size", "num_dense_layers", "attention_chunk_size",
@@ -156,7 +161,7 @@ KEYS = {
         "use_mean_pooling", "query_bias", "key_bias", "value_bias", "proj_bias", "use_gated_mlp", "qk_layernorm",
         "use_qk_norm", "use_bidirectional_attention", "norm_topk_prob", "output_router_logits", "relative_attention",
         "position_biased_input", "share_att_key", "legacy", "rope_interleave", "multimodal_projector_bias", "conv_bias",
-        "block_auto_adjust_ff_dim", "use_expert_bias", "attn_output_gate", "mamba_conv_bias", "mamba_proj_bias",
+        "block_auto_adjust_ff_dim", "use_expert_bias", "mamba_conv_bias", "mamba_proj_bias",
         "attn_temperature_tuning", "attention_out_bias", "do_stable_layer_norm", "feat_proj_layer_norm", "use_task_id",
     ),
     checks.id_below: ("decoder_start_token_id", "mask_token_id", "bos_token_id", "image_token_id", "image_token_index"),

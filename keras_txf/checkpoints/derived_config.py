@@ -16,7 +16,7 @@ from keras_txf.backend.functional_graph import is_functional
 from keras_txf.checkpoints.building import describe, has_own_logits, options_of
 from keras_txf.checkpoints.comparison import differ, distance, options_in, other_outputs, shown
 from keras_txf.checkpoints.config import ACTIVATIONS, Config
-from keras_txf.checkpoints.config_schema import NULL, VALUE_CHECKS, sizes
+from keras_txf.checkpoints.config_schema import NULL, VALUE_CHECKS, size_or_sizes, sizes
 from keras_txf.checkpoints.differences import differences
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.family import IMAGE_TEXT, LANGUAGE_MODELS
@@ -26,6 +26,7 @@ from keras_txf.layers import DecoderBlock, EncoderBlock, WaveformEmbedding
 from keras_txf.layers.parts import OPTIONS
 
 LONGEST = 64  # the widest window that the comparison of outputs exceeds
+LISTS = (sizes, size_or_sizes)  # checks of keys with a size for each convolution
 OF_ATTENTION = {*OPTIONS["attention"], *TABLE_OPTIONS["attention"]}
 
 
@@ -179,14 +180,14 @@ def changes(key, pool, read, asked, wanted):
         if isinstance(value, float) and is_number(one):
             one = float(one)
         if key in VALUE_CHECKS and fits(key, one, value):
-            yield {key: one, **(same_length(key, len(one), read) if VALUE_CHECKS[key] is sizes else {})}
+            yield {key: one, **(same_length(key, len(one), read) if VALUE_CHECKS[key] in LISTS else {})}
             if isinstance(one, list):
                 yield from ({key: one, flag: True} for flag in read if VALUE_CHECKS.get(flag) is checks.boolean)
 
 
 def same_length(key, length, read):
     """Returns the other lists of sizes, one for each convolution, cut or extended to a length."""
-    others = [other for other in read if other != key and VALUE_CHECKS.get(other) is sizes]
+    others = [other for other in read if other != key and VALUE_CHECKS.get(other) in LISTS]
     return {other: (read[other] + read[other][-1:] * length)[:length] for other in others}
 
 

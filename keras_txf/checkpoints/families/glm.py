@@ -26,7 +26,7 @@ def options(c, **how):
 
 def glm(c):
     found = options(c, pad_id=PAD, interleaved=True)
-    if c("eos_token_id", None) is None and found["pad_id"] == PAD:
+    if c.end_id(None) is None and found["pad_id"] == PAD:
         found["pad_id"] = None
     return found
 

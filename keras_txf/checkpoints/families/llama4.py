@@ -124,8 +124,8 @@ def attentions(c, found):
     kinds = c.each("layer_types", number, kinds)
     if any(kind not in ([CHUNKED, FULL] if used else [FULL]) for kind, used in zip(kinds, rotates)):
         raise ValueError(
-            f"config.json must have `layer_types` of {CHUNKED!r}, and {FULL!r} for blocks without positions; "
-            f"received {short_repr(kinds)}."
+            "config.json must have `layer_types` of 'chunked_attention', and 'full_attention' for blocks without "
+            f"positions; received {short_repr(kinds)}."
         )
     [rotary] = positions(c, [FULL], {FULL: c("rope_theta", 500000.0)}, interleaved=True)
     same = {name: value for name, value in rotary.get_config().items() if name not in ("name", "dtype")}

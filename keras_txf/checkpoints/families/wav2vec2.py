@@ -7,6 +7,7 @@ from keras_txf import checks, models
 from keras_txf.checkpoints.families.vit import ONE_VECTOR
 from keras_txf.checkpoints.family import Family, Task, classes, encoder_task, sizes
 from keras_txf.checkpoints.weight_map import OUT_PROJ, TRANSPOSED, Tensor, projections
+from keras_txf.checks import short_repr
 from keras_txf.layers import WaveformEmbedding
 from keras_txf.layers.base import Layer
 from keras_txf.layers.feed_forward import get_activation
@@ -37,6 +38,8 @@ BODY = {
 def convolutions(c):
     """Returns the options of a `WaveformEmbedding` that all families here have."""
     widths = c("conv_dim", [512] * 7)
+    if not isinstance(widths, list):
+        raise ValueError(f"config.json must have a list of sizes as `conv_dim`; received {short_repr(widths)}.")
     c.only("num_feat_extract_layers", len(widths))
     return {
         "dim": c("hidden_size"),
