@@ -116,8 +116,8 @@ def parse_options():
         "--pairs", type=data.positive, default=1000, help="prompts with two continuations (%(default)s)"
     )
     parser.add_argument("--held", type=data.positive, default=300, help="held-out prompts (%(default)s)")
-    parser.add_argument("--epochs", type=data.positive, default=2, help="of each method (%(default)s)")
-    parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of each method (%(default)s)")
+    parser.add_argument("--epochs", type=data.positive, default=1, help="of each method (%(default)s)")
+    parser.add_argument("--rate", type=float, default=5e-4, help="learning rate of each method (%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from keras_txf import models
 from keras_txf.checkpoints.weight_map import as_tensor
 from keras_txf.checks import short_repr
-from keras_txf.layers.base import Layer
 
 
 @dataclasses.dataclass
@@ -313,6 +312,7 @@ def as_encoder(options):
             "config.json must have word_embed_proj_dim = hidden_size for a task other than 'causal_lm'; received "
             f"{options['token_dim']} and {options['dim']}."
         )
-    has_layer = isinstance(options.get("attention"), Layer)  # which has its own `causal`
-    causal = {} if has_layer else {"causal": True}
+    given = options.get("attention", [None])
+    layers = given if isinstance(given, list) else [given]
+    causal = {"causal": True} if None in layers else {}  # a layer has its own `causal`
     return {**causal, **{name: value for name, value in options.items() if name not in LOGIT_OPTIONS}}

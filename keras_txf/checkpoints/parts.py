@@ -153,6 +153,8 @@ def _attention(cls, options, causal=False):
     others = options.get("attention") if is_self_attention else None
     is_hybrid = isinstance(others, (list, tuple))
     from_table = _needed_options("attention", {**options, "attention": None} if is_hybrid else options)
+    if from_table is None and is_hybrid and None in others and options.get("causal"):
+        from_table = {}  # `causal` of a builder does not go with layers in the list
     if from_table is None:
         return None
     names = OPTIONS["attention"] if is_self_attention else CROSS_ATTENTION_OPTIONS
