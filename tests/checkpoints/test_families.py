@@ -51,6 +51,8 @@ OLDER = [  # what files of today say, and what older ones did: of keys by other 
      {"rope_parameters": ..., "rotary_emb_base": 50.0, "rotary_pct": 1.0}),
     ("phi", {"rope_parameters": {**BASES[FULL], "partial_rotary_factor": 0.5}},
      {"rope_parameters": ..., "rope_theta": 50.0}),
+    ("granitemoehybrid", {}, {"layer_types": ..., "layers_block_type": ["mamba", "attention"]}),
+    ("llama4_text", {}, {"layer_types": ..., "moe_layers": ...}),
     ("bloom", {"n_embed": 8}, {"hidden_size": ..., "n_embed": 8, "n_head": ..., "num_attention_heads": 2}),
     ("qwen3_moe", {}, {"num_local_experts": ..., "num_experts": 3}),
     ("deberta-v2", {}, {"pos_att_type": "p2c|c2p"}),
@@ -59,7 +61,7 @@ OLDER = [  # what files of today say, and what older ones did: of keys by other 
     # The other name counts where a file has both.
     ("bart", {"encoder_attention_heads": 1}, {"num_attention_heads": 1, "hidden_size": 8, "num_hidden_layers": 12}),
 ]  # fmt: skip
-AS_BEFORE = [2, 8, 11, 14, 15, 16, 17, 18]  # rows that say what the file of the tests says
+AS_BEFORE = [2, 8, 11, 14, 15, 16, 17, 18, 19, 20]  # rows that say what the file of the tests says
 
 
 @pytest.mark.slow
@@ -94,6 +96,8 @@ PUBLISHED = [  # what published files say besides, which changes nothing
     ("bloom", {"attention_softmax_in_fp32": True, "bias_dropout_fusion": True, "masked_softmax_fusion": True,
                "n_inner": None, "offset_alibi": 100, "pretraining_tp": 4, "seq_length": 2048, "skip_bias_add": True,
                "skip_bias_add_qkv": False, "slow_but_exact": False, "n_embed": 8, "num_attention_heads": 2}),
+    ("granitemoehybrid", {"normalization_function": "rmsnorm", "mamba_d_head": "auto", "mamba_chunk_size": 256}),
+    ("cohere2", {"use_qk_norm": False, "head_dim": 4}),
     ("cohere", {"model_max_length": 131072}), ("phi3", {"embd_pdrop": 0.0, "original_max_position_embeddings": 4096}),
     ("gpt_oss", {"initial_context_length": 4096, "experts_per_token": 4}),
     ("lfm2", {"block_dim": 8, "block_ff_dim": 12, "block_mlp_init_scale": 1.0, "block_norm_eps": 0.01,
@@ -129,6 +133,12 @@ CLASSES = {"architectures": ["EuroBertForSequenceClassification"], "num_labels":
 
 
 @pytest.mark.parametrize("family, changes, words", [
+    ("granitemoehybrid", {"layer_types": ["mamba", "conv"]}, ["`layer_types`", "['conv']"]),
+    ("granitemoehybrid", {"hidden_act": "gelu"}, ["'hidden_act'", "gelu"]),
+    ("granitemoehybrid", {"mamba_d_head": 7}, ["'mamba_d_head'", "7"]),
+    ("granitemoehybrid", {"time_step_limit": [0.1, 1.0]}, ["'time_step_limit'", "0.1"]),
+    ("llama4_text", {"layer_types": ["full_attention", "chunked_attention"]}, ["`layer_types`", "chunked_attention"]),
+    ("llama4_text", {"router_jitter_noise": 0.1}, ["'router_jitter_noise' in"]),
     ("qwen2", {"use_mrope": True}, ["config.json must have 'use_mrope' in"]),
     ("llama", {"rope_interleaved": True}, ["config.json must have 'rope_interleaved' in"]),
     ("bert", {"position_embedding_type": "relative_key"}, ["config.json must have 'position_embedding_type' in"]),

@@ -56,7 +56,7 @@ class ChunkedRotary(Rotary):
             return None
         query, key = (x if len(x.shape) == 2 else x[None] for x in (query_positions, key_positions))
         same = query[:, None, :, None] // self.chunk == key[:, None, None, :] // self.chunk
-        return ops.where(same, 0.0, HIDDEN)
+        return ops.cast(ops.logical_not(same), wide_dtype(self.compute_dtype)) * HIDDEN
 
 
 @register
@@ -124,8 +124,8 @@ def attentions(c, found):
     kinds = c.each("layer_types", number, kinds)
     if any(kind not in ([CHUNKED, FULL] if used else [FULL]) for kind, used in zip(kinds, rotates)):
         raise ValueError(
-            "config.json must have `layer_types` of 'chunked_attention', and 'full_attention' for blocks without "
-            f"positions; received {short_repr(kinds)}."
+            "config.json must have `layer_types` of 'full_attention' and 'chunked_attention', the latter for blocks "
+            f"with positions alone; received {short_repr(kinds)}."
         )
     [rotary] = positions(c, [FULL], {FULL: c("rope_theta", 500000.0)}, interleaved=True)
     same = {name: value for name, value in rotary.get_config().items() if name not in ("name", "dtype")}
