@@ -10,7 +10,9 @@ from contracts import parameters
 
 import keras_txf as txf
 from keras_txf.checkpoints.families.deberta import ConvolutionResidual
+from keras_txf.checkpoints.families.ernie import TaskEmbedding
 from keras_txf.checkpoints.families.mixtures import ClippedExperts
+from keras_txf.checkpoints.families.wav2vec2 import StackedPositions
 
 # Dim 12 and 3 heads of 4 by default; contexts are 10 wide.
 INPUTS = {"inputs": floats("target", 12)}
@@ -136,12 +138,15 @@ CASES = [
          position_kernel_size=4, position_groups=2, projection_dropout=0.3, norm_epsilon=0.5, fullest=True),
     case("waveform-over-time", txf.layers.WaveformEmbedding, INPUTS, 10, [6, 8], [3, 2], [2, 1], "relu", "group", False,
          5, 1, projection_norm=False, mask="none"),
+    case("waveform-stacked", StackedPositions, INPUTS, 10, 2, filters=[6, 8], kernel_sizes=[3, 2], strides=[2, 1],
+         position_kernel_size=5, position_groups=2, mask="none"),
     case("waveform-normalization", txf.layers.WaveformNormalization, {"inputs": floats(40)}, mask="none",
          quantizes=False),
     case("log-mel", log_mel, {"inputs": floats(40)}, 6, 400, 16, 5, mask="none", quantizes=False),
     case("logits", txf.layers.LogitAdjustment, INPUTS, 0.5, True, 3.0, quantizes=False, fullest=True),
     case("embedding-learned", embedding, {"inputs": token_ids("target", 11)}, 11, 12, "learned", 10, scale=True,
          fullest=True),
+    case("embedding-of-tasks", TaskEmbedding, {"inputs": token_ids("target", 11)}, 11, 12, 3),
     case("embedding-concat", embedding, {"inputs": token_ids("target", 11), "positions": places("target")}, 11, 12,
          combine="concat", position_dim=3, fullest=True),
     case("embedding-no-padding", embedding, {"inputs": token_ids("target", 11)}, 11, 12, None, pad_id=None,
