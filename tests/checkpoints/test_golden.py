@@ -49,12 +49,12 @@ def answers(model, inputs):
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def loaded(request):
-    """A family, and its model: on one day the same third of the families in all functions."""
+    """A family, and its model: on one day the same sixth of the families in all functions."""
     yield request.param, txf.checkpoints.load(GOLDEN / request.param)
     keras.backend.clear_session()
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(6)
 def test_logits_are_those_of_transformers(loaded):
     family, model = loaded
     inputs, logits, real = expected(family)
@@ -75,6 +75,7 @@ def test_a_saved_model_is_the_same_again(loaded, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(6)
 def test_layout_map_knows_each_weight(loaded):
     mesh = keras.distribution.DeviceMesh((2, 1), ("batch", "model"), ["cpu:0", "cpu:1"])
     _, model = loaded
@@ -82,6 +83,7 @@ def test_layout_map_knows_each_weight(loaded):
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(6)
 def test_greedy_answers_are_those_of_transformers(loaded, uncompiled):
     family, model = loaded
     path = GOLDEN / family / "greedy.json"
@@ -93,6 +95,7 @@ def test_greedy_answers_are_those_of_transformers(loaded, uncompiled):
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(6)
 def test_a_keras_file_keeps_the_model(loaded, tmp_path):
     family, model = loaded
     inputs, *_ = expected(family)

@@ -119,6 +119,7 @@ def differs(before, after, inputs):
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_key_counts(family, tmp_path):
     inputs, *_ = expected(family)

@@ -9,7 +9,11 @@ from checkpoint_cases import CASES
 import keras_txf as txf
 
 torch = pytest.importorskip("torch")
-pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]  # transformers' own
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.drawn(5),
+    pytest.mark.filterwarnings("ignore"),  # transformers' own
+]
 
 
 # Names of outputs there -> ours, where they differ.
