@@ -12,6 +12,7 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.backend.functional_graph import is_functional, layers_called_on, mask_of, node_of, run_graph
 from keras_txf.checks import short_repr
+from keras_txf.generation.decoding.trial import DECODE_IN_GRAPH
 from keras_txf.layers import PositionalEmbedding
 from keras_txf.layers.base import call_parameters
 from keras_txf.layers.features import AttachMask
@@ -128,10 +129,12 @@ def _token_embedding(decoder):
 def _vectors_of_images(image_encoder, embedding, projection, has_placeholders):
     """The input of images, and the projected vectors (B, P, width), or (B n, P, width) with placeholders."""
     output = getattr(image_encoder, "output", None)
-    if not is_functional(image_encoder) or len(image_encoder.inputs) != 1 or len(getattr(output, "shape", ())) != 3:
+    shape = getattr(output, "shape", ())
+    if not is_functional(image_encoder) or len(image_encoder.inputs) != 1 or len(shape) != 3 or shape[1] is None:
         raise ValueError(
-            "`image_encoder` must be a functional keras.Model with one input and one output (batch, vectors, width), "
-            f"such as `txf.models.image_encoder`'s; received {short_repr(image_encoder)}."
+            "`image_encoder` must be a functional keras.Model with one input and one output (batch, vectors, width) of "
+            "a known number of vectors, such as `txf.models.image_encoder`'s with an `image_size`; received "
+            f"{short_repr(image_encoder)} with an output of shape {shape}."
         )
     [tensor] = image_encoder.inputs
     width = embedding.dim if isinstance(embedding, PositionalEmbedding) else embedding.output_dim
@@ -168,14 +171,8 @@ class _DecoderCalls:
     """
 
     def __init__(self, decoder, embedding, ids, images, vectors, placeholder_id):
-        self.embedding, self.head, self.ids, self.images, self.vectors = (
-            embedding,
-            _head_of(decoder),
-            ids,
-            images,
-            vectors,
-        )
-        self.placeholder_id = placeholder_id
+        self.embedding, self.head, self.placeholder_id = embedding, _head_of(decoder), placeholder_id
+        self.ids, self.images, self.vectors = ids, images, vectors
         self.before = 0 if placeholder_id is not None else vectors.shape[1]  # vectors before the tokens
         self.mask = self.padding = self.token_padding = None
         self.is_cut = False
@@ -213,7 +210,7 @@ class _DecoderCalls:
             self.is_cut = True
             return layer(self._tokens(args[0]), *args[1:], **kwargs)
         parameters = call_parameters(type(layer))
-        if self.mask is not None and "cache" in parameters:
+        if self.mask is not None and ("cache" in parameters or isinstance(layer, DECODE_IN_GRAPH)):
             if "bidirectional_mask" not in parameters:
                 raise ValueError(
                     "`bidirectional` needs attention with an argument `bidirectional_mask` in all blocks of the "

@@ -175,6 +175,15 @@ def test_bad_arguments_raise_an_error(uncompiled):
     refused(lambda: build(encoder(), packed), ["`decoder`", "segment_ids", "`placeholder_id`"])
     mixer = txf.models.decoder_generator(23, 1, 12, attention=txf.layers.ShortConvolution())
     refused(lambda: build(encoder(), mixer, bidirectional="images"), ["`bidirectional_mask`"])
+    unsized = txf.models.image_encoder(None, 4, 1, 6, 2, position_encoding=None)
+    refused(lambda: build(unsized, decoder), ["`image_encoder`", "known number", "(None, None, 6)"])
+    ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(23, 12)(ids)
+    wired = keras.Model(ids, keras.layers.Dense(23)(keras.layers.MultiHeadAttention(2, 6)(x, x, use_causal_mask=True)))
+    refused(lambda: build(encoder(), wired, PLACE, bidirectional="images"), ["`bidirectional`", "MultiHeadAttention"])
+    assert (
+        build(encoder(), wired, PLACE).generate([[5]], 2, inputs={"images": np.zeros((1, 1, 8, 8, 1), "float32")}).any()
+    )
     model, inputs = build(encoder(), decoder, PLACE), {"images": np.zeros((1, 2, 8, 8, 1), "float32")}
     refused(lambda: model.generate([[5, PLACE, 6]], 2, inputs=inputs), ["a multiple of 5", "received 1 in row 0"])
     refused(lambda: model.generate([[PLACE] * 15], 2, inputs=inputs), ["at most 10", "received 15 in row 0"])
