@@ -36,13 +36,19 @@ def main():
 
 
 def load(seed):
+    """What `split` returns, and the training images also shifted."""
+    (images, labels), held_out = split(seed)
+    return (with_shifts(images), np.tile(labels, 9)), held_out
+
+
+def split(seed):
     """(images, labels) of the training and of a fifth that is held out; images (B, 8, 8, 1) from -1 to 1."""
     images, labels = load_digits(return_X_y=True)
     images = (images / 8 - 1).reshape(-1, SIZE, SIZE, 1).astype("float32")
     images, others, labels, held_out = train_test_split(
         images, labels, test_size=0.2, stratify=labels, random_state=seed
     )
-    return (with_shifts(images), np.tile(labels, 9)), (others, held_out)
+    return (images, labels), (others, held_out)
 
 
 def with_shifts(images):

@@ -1,7 +1,8 @@
 """Draws the pictures of docs/gallery.md: `python docs/site/draw_gallery.py [RUNS]`.
 
-The bars show numbers that the page names. The other pictures show what two trained models do; the folder RUNS holds them
-(default: runs, where `examples/classify_digits.py` and `examples/read_dates.py` write them). Without it they stay as they are.
+The bars show numbers that the page names. The other pictures show what trained models do; the folder RUNS holds them
+(default: runs, where `examples/classify_digits.py`, `read_dates.py` and `read_scenes.py` write them). Without it they stay
+as they are.
 """
 
 import pathlib
@@ -53,9 +54,9 @@ def main(runs="runs"):
     for name, (quantity, rows) in BARS.items():
         save(bars(quantity, rows), name)
     sys.path.insert(0, str(ROOT / "examples"))
-    for draw, folder in ((digits, runs / "classify_digits"), (dates, runs / "read_dates")):
-        if folder.is_dir():
-            save(draw(folder), draw.__name__)
+    for draw, folder in ((digits, "classify_digits"), (dates, "read_dates"), (scenes, "read_scenes")):
+        if (runs / folder).is_dir():
+            save(draw(runs / folder), draw.__name__)
 
 
 def save(figure, name):
@@ -103,6 +104,24 @@ def digits(folder):
     axes[0, 0].set_ylabel("image", fontsize=8)
     axes[1, 0].set_ylabel("looks at", fontsize=8)
     return figure
+
+
+def scenes(folder):
+    """Two scenes of held-out digits for each kind of question, and the model's answers."""
+    import classify_digits
+    import keras
+    import read_scenes
+    from scenes import KINDS, answer, ask, make_scenes
+
+    model = keras.saving.load_model(folder / "scenes.keras")
+    _, held_out = classify_digits.split(seed=1)
+    images, truth = make_scenes(*held_out, 40, "gallery")
+    questions = np.array(ask(truth, "gallery"))
+    chosen = np.array([np.flatnonzero(np.char.startswith(questions, kind))[:2] for kind in KINDS]).T.ravel()
+    images, questions, truth = images[chosen], questions[chosen].tolist(), truth[chosen]
+    found = read_scenes.read(model, questions, images)
+    with pyplot.rc_context({"axes.spines.top": True, "axes.spines.right": True}):
+        return read_scenes.draw(images, questions, found, [answer(*pair) for pair in zip(questions, truth)])
 
 
 def dates(folder):

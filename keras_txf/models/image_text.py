@@ -64,7 +64,8 @@ def image_text_generator(
 
     Raises:
         ValueError: an encoder of another output or unknown P, a decoder without one embedding of tokens, a placeholder
-            that is the padding token or outside the vocabulary, a projection of another width.
+            that is the padding token or outside the vocabulary, a projection of another width. A call raises it
+            for a row with a part of an image's placeholders; inside `fit` the loss is NaN instead.
 
     Reference:
         [Visual Instruction Tuning](https://arxiv.org/abs/2304.08485), LLaVA;
