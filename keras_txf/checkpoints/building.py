@@ -12,8 +12,9 @@ from keras_txf.checkpoints.config import Config, drop_keys
 from keras_txf.checkpoints.config_schema import VALUE_CHECKS
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.families.rotary import with_lengths
-from keras_txf.checkpoints.family import LANGUAGE_MODELS, modules_of, text_values
+from keras_txf.checkpoints.family import LANGUAGE_MODELS, modules_of
 from keras_txf.checkpoints.parts import with_parts
+from keras_txf.checkpoints.text_parts import text_values
 from keras_txf.checkpoints.weight_map import as_tensor, links
 from keras_txf.checks import short_repr
 from keras_txf.layers import PositionalEmbedding

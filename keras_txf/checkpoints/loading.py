@@ -16,7 +16,6 @@ from keras_txf.backend.tensors import in_order, tensor_of
 from keras_txf.checkpoints.building import build, choose_task, family_values, find_family, is_tied, table_of
 from keras_txf.checkpoints.checkpoint_info import CheckpointInfo, set_checkpoint_info
 from keras_txf.checkpoints.config import Config, drop_keys
-from keras_txf.checkpoints.family import TEXT_PARTS
 from keras_txf.checkpoints.files import find, open_tensors, weights_of
 from keras_txf.checkpoints.generation_config import load_generate_defaults
 from keras_txf.checkpoints.option_tables import LoadOptions
@@ -29,6 +28,7 @@ from keras_txf.checkpoints.source import (
     names_of_other_class,
     resolve_aliases,
 )
+from keras_txf.checkpoints.text_parts import TEXT_PARTS
 from keras_txf.checkpoints.weight_map import Expert, as_tensor, links
 from keras_txf.checks import short_repr
 from keras_txf.disk import file_of, read_json, reading

@@ -7,7 +7,8 @@ import warnings
 import numpy as np
 
 from keras_txf.checkpoints.config import Config
-from keras_txf.checkpoints.family import LANGUAGE_MODELS, POOLER, TEXT_PARTS, modules_of, text_name
+from keras_txf.checkpoints.family import LANGUAGE_MODELS, POOLER, modules_of
+from keras_txf.checkpoints.text_parts import TEXT_PARTS, text_name
 from keras_txf.checkpoints.weight_map import as_tensor
 from keras_txf.checks import short_repr
 

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import keras_txf as txf
-from keras_txf.checkpoints.family import TEXT_PARTS
+from keras_txf.checkpoints.text_parts import TEXT_PARTS
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
