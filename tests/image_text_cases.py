@@ -42,7 +42,7 @@ def vectors_of(config):
 def inputs(config, rng):
     """Two images and a text in the first row, a text and an image in the second: for transformers, and for us."""
     size, number = config.vision_config.image_size, vectors_of(config)
-    image, text = [PLACEHOLDER] * number, rng.integers(6, 50, 9 + number).tolist()
+    image, text = [config.image_token_id] * number, rng.integers(6, 50, 9 + number).tolist()
     ids = np.array([[5, *image, 6, *image, *text[:9]], [*text, *image, 7, 8]])
     images = rng.normal(size=(2, 2, size, size, 3)).astype("float32")
     images[1, 1] = 0  # no second image
@@ -53,7 +53,7 @@ def inputs(config, rng):
         ours["prefix_length"] = np.array([number + 4, ids.shape[1] - 1], "int32")
         theirs["token_type_ids"] = (np.arange(ids.shape[1]) >= ours["prefix_length"][:, None]).astype("int64")
     if config.model_type == "gemma3":
-        theirs["token_type_ids"] = (ids == PLACEHOLDER).astype("int64")
+        theirs["token_type_ids"] = (ids == config.image_token_id).astype("int64")
     return theirs, ours
 
 

@@ -26,7 +26,7 @@ def family_values(values, task=None):
 
     If the file has no `model_type`, it is found by the class in `architectures`.
     """
-    values = text_values(values, task)
+    values = with_tying_of_text(text_values(values, task))
     if "model_type" in values:
         return values
     names = Config(values)("architectures", None) or ()
@@ -34,6 +34,14 @@ def family_values(values, task=None):
         kind for kind, family in FAMILIES.items() if any(known.architecture in names for known in family.tasks.values())
     ]
     return {**values, "model_type": kinds[0]} if len(kinds) == 1 else values
+
+
+def with_tying_of_text(values):
+    """Returns the values with `tie_word_embeddings` if the text part of a LLaVA asks for it, as transformers does."""
+    part = values.get("text_config") if values.get("model_type") == "llava" else None
+    if isinstance(part, dict) and Config({"model_type": "llama", **part}, "text_config.")("tie_word_embeddings", True):
+        return {**values, "tie_word_embeddings": True}
+    return values
 
 
 def find_family(values):

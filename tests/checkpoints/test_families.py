@@ -98,6 +98,7 @@ PUBLISHED = [  # what published files say besides, which changes nothing
                "skip_bias_add_qkv": False, "slow_but_exact": False, "n_embed": 8, "num_attention_heads": 2}),
     ("granitemoehybrid", {"normalization_function": "rmsnorm", "mamba_d_head": "auto", "mamba_chunk_size": 256}),
     ("cohere2", {"use_qk_norm": False, "head_dim": 4}),
+    ("llava", {"pad_token_id": 32001, "vocab_size": 32064}),
     ("cohere", {"model_max_length": 131072}), ("phi3", {"embd_pdrop": 0.0, "original_max_position_embeddings": 4096}),
     ("gpt_oss", {"initial_context_length": 4096, "experts_per_token": 4}),
     ("lfm2", {"block_dim": 8, "block_ff_dim": 12, "block_mlp_init_scale": 1.0, "block_norm_eps": 0.01,
@@ -208,6 +209,7 @@ def test_models_that_are_not_built_raise_value_error(family, changes, words, tmp
     ("siglip", "text_config", {"num_hidden_layers": 4000}, ["4000 blocks"]),
     ("t5gemma", "encoder", {"kv_lora_rank": 4}, ["encoder of config.json", "kv_lora_rank"]),
     ("t5gemma", "decoder", {"kv_lora_rank": 4}, ["decoder of config.json", "kv_lora_rank"]),
+    ("idefics3", "text_config", {"use_resampler": True}, ["'use_resampler'", "ignore=['text_config.use_resampler']"]),
 ])  # fmt: skip
 def test_parts_that_are_not_built_raise_value_error(family, part, changes, words, tmp_path):
     values = {**parts(family)[0][part], **changes}

@@ -17,12 +17,18 @@ from keras_txf.layers.norms import make_norm
 from keras_txf.layers.projections import Projection
 
 TEXTS = llama.FAMILIES
-NOT_READ = ("projection_dim", "vision_use_head", "num_image_tokens", "vocab_size")  # keys of a part without an effect
+NOT_READ = (  # keys of a part without an effect
+    "projection_dim", "vision_use_head", "num_image_tokens", "vocab_size", "projector_hidden_act", "max_image_size",
+    "size", "perceiver_config",
+)  # fmt: skip
+ONE_CLASS = ("smolvlm_vision", "idefics3_vision")  # encoders of images, whatever the file calls them
+OF_RESAMPLER = ("use_resampler", "qk_layer_norms")  # options of the code that trained Idefics 3
+OF_WHOLE = ("vocab_size", "pad_token_id")  # keys of the whole model, of older versions: those of `text_config` count
 
 
 def part_of(c, key, default):
-    """Returns the `Config` of a part; `default` is its `model_type` if the file names none."""
-    return c.part(key, c(key).get("model_type", default))
+    """Returns the `Config` of a part; `default` is its `model_type` if the file names none, or in `ONE_CLASS`."""
+    return c.part(key, default if default in ONE_CLASS else c(key).get("model_type", default))
 
 
 def text_of(c, default):
@@ -39,6 +45,8 @@ def text_options(c, default):
     found = with_lengths(family.options(part))
     found["head_dim"] = found["head_dim"] or found["dim"] // found["num_heads"]
     part("tie_word_embeddings", True)  # the key of the whole model counts
+    for key in OF_RESAMPLER:
+        part.not_read(key, False)
     part.check_all_known((*family.neutral, *NOT_READ))
     return family.tasks["causal_lm"].convert(found)
 
@@ -123,12 +131,12 @@ def own_name(name):
 def llava(c):
     layer, strategy = c("vision_feature_layer", -2), c("vision_feature_select_strategy", "default")
     c.only("vision_feature_select_strategy", "default", "full")
+    image = image_options(c, CLIP, layer)
     blocks = part_of(c, "vision_config", CLIP)("num_hidden_layers")
     if not -blocks <= layer < -1:
         raise ValueError(
             f"config.json must have a number from -2 to {-blocks} as `vision_feature_layer`; received {layer}."
         )
-    image = image_options(c, CLIP, layer)
     if strategy == "default" and not image["class_token"]:
         raise ValueError(
             "config.json must have vision_feature_select_strategy='full' for images without a class token; received "
@@ -252,7 +260,7 @@ def idefics_family(name, kind):
         {IMAGE_TEXT: task},
         "model.",
         (r".*\.(position_ids|inv_freq)",),
-        neutral=("_pad_token_id", "pad_token_id"),
+        neutral=("_pad_token_id", *OF_WHOLE),
     )
 
 
@@ -264,11 +272,9 @@ RENAMED = {
 TOKENS = ("boi_token_index", "eoi_token_index")
 OF_HEAD = (r"vision_tower\.head\..*",)
 FAMILIES = {
-    "llava": family("Llava", llava, TWO_PROJECTIONS, CLIP, "llama", llava_kept, ("image_seq_length",)),
-    "paligemma": family(
-        "PaliGemma", paligemma, ONE_PROJECTION, SIGLIP, "gemma", OF_HEAD, ("hidden_size", "vocab_size")
-    ),
-    "gemma3": family("Gemma3", gemma3, GEMMA3_PROJECTION, SIGLIP, "gemma3_text", OF_HEAD, TOKENS),
+    "llava": family("Llava", llava, TWO_PROJECTIONS, CLIP, "llama", llava_kept, ("image_seq_length", *OF_WHOLE)),
+    "paligemma": family("PaliGemma", paligemma, ONE_PROJECTION, SIGLIP, "gemma", OF_HEAD, ("hidden_size", *OF_WHOLE)),
+    "gemma3": family("Gemma3", gemma3, GEMMA3_PROJECTION, SIGLIP, "gemma3_text", OF_HEAD, (*TOKENS, *OF_WHOLE)),
     "smolvlm": idefics_family("SmolVLM", "smolvlm_vision"),
     "idefics3": idefics_family("Idefics3", "idefics3_vision"),
 }
