@@ -53,6 +53,15 @@ TEXT_PARTS = {
         is_tied=False,
         has_images=False,
     ),
+    "llama4": TextPart(
+        "llama4_text",
+        {"Llama4ForConditionalGeneration": "Llama4ForCausalLM"},
+        ("text_config", "vision_config", "boi_token_index", "eoi_token_index", "image_token_index", "architectures",
+         "model_type"),
+        ("vision_model.", "multi_modal_projector."),
+        is_tied=False,
+        has_images=False,
+    ),
 }  # fmt: skip
 
 

@@ -32,7 +32,8 @@ NAMES = {  # the keys of a size, in all families
     WIDTH: ("hidden_size", "out_hidden_size", "n_embd", "n_embed", "d_model", "word_embed_proj_dim", "projection_dim"),
     96: ("intermediate_size", "ffn_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim", "block_ff_dim"),
     13: ("max_source_positions",), 104: ("intermediate_size_mlp",),
-    24: ("embedding_size",), 20: ("moe_intermediate_size",), 28: ("shared_expert_intermediate_size", "shared_intermediate_size"),
+    24: ("embedding_size",), 20: ("moe_intermediate_size",),
+    28: ("shared_expert_intermediate_size", "shared_intermediate_size"),
     6: ("num_experts", "num_local_experts"), 16: ("n_routed_experts",), 30: ("q_lora_rank",), 22: ("kv_lora_rank",),
     12: ("qk_nope_head_dim",), 8: ("qk_rope_head_dim", "linear_key_head_dim", "linear_value_head_dim"),
     10: ("v_head_dim",),
@@ -95,7 +96,9 @@ def small(config):
     if "stage_names" in config:
         stages = ["stem", *(f"stage{i + 1}" for i in range(layers))]
         found |= {"stage_names": stages, "out_features": stages[-1:], "out_indices": [layers]}
-    if isinstance(config.get("conv_dim"), list):
+    if isinstance(config.get("conv_dim"), int):  # LFM2
+        found |= {name: WIDTH for name in ("block_dim", "conv_dim", "conv_dim_out") if name in config}
+    elif "conv_dim" in config:
         found["conv_dim"] = [24] * len(config["conv_dim"])
     if "image_size" in config:
         found["image_size"] = 3 * config["patch_size"]
@@ -172,6 +175,8 @@ def ours(model, values):
 
 
 def theirs(model, values):
+    if model.config.model_type == "llama4":  # the whole class raises an error in transformers 5.24
+        model = model.language_model
     with torch.no_grad():
         return checkpoint_cases.answer_of(model(**{name: torch.tensor(x) for name, x in values.items()})).numpy()
 

@@ -118,7 +118,7 @@ def hybrid(c):
     if c("num_local_experts", 8):
         return with_experts(c, found, c("shared_intermediate_size", 1024))
     for key in ("num_experts_per_tok", "output_router_logits", "router_aux_loss_coef"):
-        c(key, None)  # without effect
+        c.read[key] = c.values.get(key)  # without effect; files of dense models have 0
     return {**found, "intermediate_dim": c("shared_intermediate_size", 1024)}
 
 

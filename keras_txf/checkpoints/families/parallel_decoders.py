@@ -197,8 +197,10 @@ def cohere(c):
 
 
 def cohere2(c):
-    c.not_read("use_qk_norm", False)
-    c.not_read("head_dim", c("hidden_size") // c("num_attention_heads"))
+    width = c("hidden_size") // c("num_attention_heads")
+    for key, value in (("use_qk_norm", False), ("head_dim", width), ("position_embedding_type", "rope_gptj"),
+                       ("rotary_pct", 1.0)):  # fmt: skip
+        c.not_read(key, value)
     number, every, window = c("num_hidden_layers"), c("sliding_window_pattern", 4), c("sliding_window", 4096)
     kinds = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(number)]
     of_blocks = windows(c.each("layer_types", number, kinds), window)
