@@ -221,9 +221,8 @@ def _read_chunks(x, b, c, log_decay, state):
     x, b, c, log_decay = map(in_chunks, (x, b, c, log_decay))
     x = ops.transpose(x, (0, 3, 1, 4, 2, 5))  # (B, G, M, R, C, P)
     b, c = (ops.transpose(y, (0, 3, 1, 2, 4)) for y in (b, c))  # (B, G, M, C, S)
-    total = ops.cumsum(
-        ops.transpose(log_decay, (0, 3, 1, 4, 2)), axis=-1
-    )  # since the start of the chunk, (B, G, M, R, C)
+    log_decay = ops.transpose(log_decay, (0, 3, 1, 4, 2))  # (B, G, M, R, C)
+    total = ops.cumsum(log_decay, axis=-1)  # since the start of the chunk
 
     index = ops.arange(tokens, dtype="int32")
     visible = index[:, None] >= index  # (C, C)

@@ -54,8 +54,7 @@ def image_text_generator(
         bidirectional: which tokens see each other in both directions: "images": the vectors of an image (Gemma 3);
             "prefix": the image and the first `prefix_length` tokens of a row, a further input, int (B,), which counts
             placeholders (PaliGemma); in `generate` the default is the whole prompt. None: all tokens are causal
-            (LLaVA). With "images" placeholders of two images in
-            a row need another token between them.
+            (LLaVA). With "images" another token must stand between the placeholders of two images.
         name: name of the model; default: the name of the function, with a number from the second model on.
 
     Returns:
