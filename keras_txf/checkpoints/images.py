@@ -281,12 +281,17 @@ def image_processor(path: str | os.PathLike, revision: str | None = None) -> Ima
             f"{os.path.basename(file)} has keys that may change images and are not known: {short_repr(unknown)}."
         )
     values = {**DEFAULTS[kind], **{key: value for key, value in values.items() if value is not None}}
-    tile = values["max_image_size"]["longest_edge"] if "max_image_size" in values else None
-    crop = _as_size(values["crop_size"], SQUARE) if values.get("do_center_crop") else None
-    normalizes = values.get("do_normalize", True)
+    tile = _as_size(values, "max_image_size", ["longest_edge"])["longest_edge"] if "max_image_size" in values else None
+    crop = _as_size(values, "crop_size", SQUARE) if values.get("do_center_crop") else None
+    normalizes, resample = values.get("do_normalize", True), values["resample"]
+    if resample not in [*FILTERS]:
+        raise ValueError(
+            f"{os.path.basename(file)} must have a number of {sorted(FILTERS)} as `resample`; received "
+            f"{short_repr(resample)}."
+        )
     return ImageProcessor(
-        _as_size(values["size"], DEFAULTS[kind]["size"]) if values.get("do_resize", True) else None,
-        FILTERS[values["resample"]],
+        _as_size(values, "size", DEFAULTS[kind]["size"], True) if values.get("do_resize", True) else None,
+        FILTERS[resample],
         None if crop is None else (crop["height"], crop["width"]),
         values.get("rescale_factor", 1 / 255) if values.get("do_rescale", True) else 1.0,
         values["image_mean"] if normalizes else None,
@@ -296,6 +301,14 @@ def image_processor(path: str | os.PathLike, revision: str | None = None) -> Ima
     )
 
 
-def _as_size(value, default):
+def _as_size(values, key, default, any_keys=False):
     """A size in a file as a dict: older files have one number for the keys of the default."""
-    return value if isinstance(value, dict) else dict.fromkeys(default, value)
+    value = values[key]
+    if isinstance(value, dict) and (any_keys or {*value} == {*default}):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(
+            f"The image processor's file must have a number, or a dict of {short_repr([*default])}, as `{key}`; "
+            f"received {short_repr(value)}."
+        )
+    return dict.fromkeys(default, value)

@@ -82,3 +82,15 @@ def test_what_is_not_known_raises_an_error(tmp_path):
     tiles = txf.checkpoints.ImageProcessor({"longest_edge": 16}, tile_size=8)
     refused(lambda: tiles(images()), ["`images`", "list of lists"])
     refused(lambda: txf.checkpoints.ImageProcessor({"width": 8}), ["`size`", "'width'"])
+
+
+@pytest.mark.parametrize("values, words", [
+    ({"size": "large"}, ["`size`", "'large'"]), ({"size": {"depth": 8}}, ["`size`", "'depth'"]),
+    ({"resample": 9}, ["`resample`", "9"]), ({"resample": None, "size": [8]}, ["`size`", "[8]"]),
+    ({"crop_size": {"shortest_edge": 8}, "do_center_crop": True}, ["`crop_size`", "'shortest_edge'"]),
+    ({"max_image_size": 8.5}, ["`max_image_size`", "8.5"]), ({"image_mean": 0.5}, ["`mean`", "0.5"]),
+])  # fmt: skip
+def test_values_of_other_types_raise_an_error(values, words, tmp_path):
+    values = {"image_processor_type": "SiglipImageProcessor", "size": {"height": 8, "width": 8}, **values}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(values))
+    refused(lambda: txf.checkpoints.image_processor(tmp_path), words)
