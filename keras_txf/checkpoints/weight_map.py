@@ -44,6 +44,7 @@ SAME = Transform(lambda x: x, lambda x: x)
 TRANSPOSED = Transform(np.transpose, np.transpose, outputs=0)
 EACH_TRANSPOSED = Transform(*[lambda x: np.swapaxes(x, 1, 2)] * 2, outputs=1)  # the matrix of each expert
 ONE_ROW = Transform(lambda x: x[0], lambda x: x[None])
+DEPTHWISE = Transform(lambda x: np.transpose(x[:, 0]), lambda x: np.transpose(x)[:, None])  # (C, 1, K) <-> (K, C)
 
 
 def skip(rows):

@@ -8,7 +8,7 @@ from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.families.llama import BODY, family
 from keras_txf.checkpoints.families.mixtures import PART, experts, with_moe_layers
 from keras_txf.checkpoints.family import kinds_from
-from keras_txf.checkpoints.weight_map import EACH_TRANSPOSED, TRANSPOSED, Tensor, Transform, stacked
+from keras_txf.checkpoints.weight_map import DEPTHWISE, EACH_TRANSPOSED, TRANSPOSED, Tensor, stacked
 from keras_txf.layers import Mamba2
 
 MOE, SHARED, MAMBA = "layers.{i}.block_sparse_moe", "layers.{i}.shared_mlp", "layers.{i}.mamba"
@@ -30,7 +30,6 @@ GRANITE = {
     f"{PART}output_kernel": Tensor(f"{MOE}.output_linear.weight", other=EACH_TRANSPOSED),
     **shared(f"{PART}shared_experts/"),
 }
-DEPTHWISE = Transform(lambda x: x[:, 0].T, lambda x: x.T[:, None])  # (C, 1, K) -> (K, C)
 OF_MAMBA = {"input": "in_proj", "A_log": "A_log", "D": "D", "dt_bias": "dt_bias", "norm_scale": "norm.weight",
             "convolution_bias": "conv1d.bias"}  # fmt: skip
 HYBRID = {

@@ -7,20 +7,18 @@ feed-forward network.
 import dataclasses
 import math
 
-import numpy as np
 from keras import ops
 
 from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.families.llama import BODY, family
 from keras_txf.checkpoints.families.mixtures import PART, QWEN, experts, separate_experts, sparse, with_moe_layers
 from keras_txf.checkpoints.family import kinds_from
-from keras_txf.checkpoints.weight_map import OUT_PROJ, Tensor, Transform, as_tensor, projections, stacked
+from keras_txf.checkpoints.weight_map import DEPTHWISE, OUT_PROJ, Tensor, as_tensor, projections, stacked
 from keras_txf.checks import short_repr
 from keras_txf.layers import GatedDeltaNet, MixtureOfExperts, ShortConvolution
 from keras_txf.layers.serialization import register
 
 ATTENTION, FULL = "decoder_{i}/attention", "full_attention"
-DEPTHWISE = Transform(lambda x: np.transpose(x[:, 0]), lambda x: np.transpose(x)[:, None])  # (C, 1, K) <-> (K, C)
 
 
 def kinds_of(c, other, attends):
