@@ -28,6 +28,10 @@ slow = pytest.mark.slow
 
 
 def make(kind, options):
+    if kind == "images":  # vectors before the tokens
+        image = keras.Input((3, 6))
+        decoder = make("decoder_generator", options)
+        return drawing.randomize(txf.models.image_text_generator(keras.Model(image, 1.0 * image), decoder), seed=4)
     sizes = (VOCABULARY,) * (2 if kind == "encoder_decoder" else 1)
     build, options = getattr(txf.models, kind), {"num_layers": 1, "dim": 8, "num_heads": 2, **OPTIONS[options]}
     return drawing.randomize(build(*sizes, **with_parts(build, options)), seed=4)
@@ -40,13 +44,17 @@ def assert_generates(kind, options, width, carry):
     seq2seq = kind == "encoder_decoder"
     sizes = dict(prompts=[[1]] * len(PROMPTS) if seq2seq else PROMPTS, steps=NEW - 1, width=width)
     sizes["inputs"] = {"source_ids": padded(PROMPTS, 5)} if seq2seq else {}
+    if kind == "images":
+        sizes["inputs"] = {"images": drawing.normal(len(PROMPTS), 3, 6)}
     logits, _ = decoded(*(carry(part, name) for name, part in parts.items()), **sizes)
-    expected = model.generate(PROMPTS, NEW, padded=False)
+    given = sizes["inputs"] if kind == "images" else None
+    expected = model.generate(PROMPTS, NEW, inputs=given, padded=False)
     np.testing.assert_array_equal(logits.argmax(-1), [row[-NEW:] for row in expected])
     drawing.assert_same(logits, decoded(*map(callable_model, parts.values()), **sizes)[0], 1e-4)
 
 
-CASES = [("decoder_generator", "llama", 3), ("encoder_decoder", "t5", 1), ("decoder_generator", "latent", 2)]
+CASES = [("decoder_generator", "llama", 3), ("encoder_decoder", "t5", 1), ("decoder_generator", "latent", 2),
+         ("images", "llama", 1)]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ class PromptLayout(Layout):
         offset = columns - start
         index = ops.where(offset < 0, 0, ops.where(offset < prefix, offset, prefix + columns - more))
         x = ops.concatenate([ops.cast(vectors, tokens.dtype), tokens], axis=1)
-        index = ops.reshape(index, (*index.shape[:1], -1, *[1] * (len(tokens.shape) - 2)))
+        index = index if len(tokens.shape) == 2 else ops.expand_dims(index, (*range(2, len(tokens.shape)),))
         return ops.take_along_axis(x, index, axis=1)
 
     def cache(self, memory, window, prefix, allowed, kind=Cache):
@@ -134,7 +134,7 @@ class StepLayout(Layout):
     Args:
         mask: bool (B, W, L), the columns that each token may attend to.
         column: int scalar, the first column that the step writes.
-        prompt_length: P, an integer or a scalar tensor.
+        prompt_length: P, an integer or a scalar tensor; None if W is 1.
     """
 
     is_prompt = False
@@ -185,7 +185,8 @@ class StepLayout(Layout):
         more = self.columns_of(prefix)
         first = first_real(self._rows)
         masks = (self._behind(x, first, prefix) for x in (self.mask, self._rows))
-        return *masks, self.own + more, self.prompt_length + more
+        prompt_length = None if self.prompt_length is None else self.prompt_length + more
+        return *masks, self.own + more, prompt_length
 
     def cache(self, memory, window, prefix, allowed, kind=Cache):
         """The `Cache` of a layer with the earlier tokens; `allowed` is the caller's mask (B, T), or None."""
