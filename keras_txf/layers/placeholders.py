@@ -38,8 +38,9 @@ class InsertVectors(Layer):
         (B, T, D).
 
     Raises:
-        ValueError: vectors of another width or number of rows; a row with more placeholders than vectors, or with a
-            part of a group. Inside a compiled function, where nothing can raise an error, the row is NaN instead.
+        ValueError: vectors of another width or number of rows (one row counts for all); a row with more placeholders
+            than vectors, or with a part of a group. Inside a compiled function, where nothing can raise an error, the
+            row is NaN instead.
 
     Reference:
         [Visual Instruction Tuning](https://arxiv.org/abs/2304.08485), LLaVA.

@@ -218,7 +218,7 @@ class Generator(CheckedModel):
         refuse_packed(self)
         tokens = token_input(self, target_name(self))
         if state is None:
-            inputs = other_inputs(self, tokens.name, self._with_prefix_length(inputs, prompt_ids))
+            inputs = other_inputs(self, tokens.name, self._with_prefix_length(inputs, prompt_ids, start_id))
         elif inputs is not None:
             raise ValueError("`inputs` does not go with `state`, which keeps the inputs of the first call.")
         else:
@@ -242,14 +242,18 @@ class Generator(CheckedModel):
                 layer.check_counts([prompt.count(layer.placeholder_id) for prompt in prompts], None)
         return run_generate(self, tokens, prompts, prompts, inputs, options)
 
-    def _with_prefix_length(self, inputs, prompt_ids):
+    def _with_prefix_length(self, inputs, prompt_ids, start_id):
         """The caller's `inputs`, with the lengths of the prompts for a missing `prefix_length` of a `PrefixMask`."""
         has_prefix = any(isinstance(layer, PrefixMask) for layer in self.layers)
-        if not has_prefix or not isinstance(inputs, dict) or "prefix_length" in inputs or prompt_ids is None:
+        if not has_prefix or not isinstance(inputs, dict) or not inputs or "prefix_length" in inputs:
             return inputs
         tokens = token_input(self, target_name(self))
-        prompts = prompt_lists("prompt_ids", prompt_ids, tokens.pad_id, tokens.vocab_size)
-        return {**inputs, "prefix_length": np.array([*map(len, prompts)], "int32")}
+        if prompt_ids is None:
+            prompts = [[] for _ in next(iter(inputs.values()))]
+        else:
+            prompts = prompt_lists("prompt_ids", prompt_ids, tokens.pad_id, tokens.vocab_size)
+        more = 0 if start_id is None else len(start_list(start_id, tokens.vocab_size))
+        return {**inputs, "prefix_length": np.array([more + len(prompt) for prompt in prompts], "int32")}
 
     @knows_options
     def make_generate_function(

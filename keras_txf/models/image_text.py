@@ -10,12 +10,13 @@ import keras
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.backend.functional_graph import is_functional, layers_called_on, mask_of, node_of, run_graph
+from keras_txf.backend.functional_graph import is_functional, layers_called_on, mask_of, node_of, nodes, run_graph
 from keras_txf.checks import short_repr
 from keras_txf.generation.decoding.trial import DECODE_IN_GRAPH
 from keras_txf.layers import PositionalEmbedding
 from keras_txf.layers.base import call_parameters
 from keras_txf.layers.features import AttachMask
+from keras_txf.layers.heads import LogitAdjustment
 from keras_txf.layers.placeholders import InsertVectors, JoinImages, PrefixMask
 from keras_txf.layers.projections import Projection
 from keras_txf.layers.token_input import inputs_by_name, known_target, logits_of, target_name, token_input
@@ -42,7 +43,7 @@ def image_text_generator(
 
     Inputs are a dict of the decoder's inputs, such as `token_ids`, int (B, T), and `images`: float (B, height, width,
     channels) without placeholders, and (B, n, height, width, channels) with placeholders. Rows with fewer images than
-    n, or with text alone, have any values, such as zeros, for the missing images.
+    n, or with text alone, have any numbers, such as zeros, for the missing images. Rows are padded on the right.
 
     Args:
         image_encoder: a model of images that returns vectors (B, P, width), such as `image_encoder`'s; P must be known.
@@ -103,6 +104,9 @@ def _check_decoder(decoder, placeholder_id):
             f"`decoder_generator`'s; received {short_repr(decoder)}."
         )
     tokens = token_input(decoder, target_name(decoder))
+    taken = sorted({"images", "prefix_length"} & {*inputs_by_name(decoder)})
+    if taken:
+        raise ValueError(f"`decoder` must have no input of the name {short_repr(taken[0])}, which the new model has.")
     if placeholder_id is None and len(inputs_by_name(decoder)) > 1:
         raise ValueError(
             "`decoder` must have no input other than token ids if images stand before the tokens; received the inputs "
@@ -175,7 +179,7 @@ class _DecoderCalls:
         self.ids, self.images, self.vectors = ids, images, vectors
         self.before = 0 if placeholder_id is not None else vectors.shape[1]  # vectors before the tokens
         self.mask = self.padding = self.token_padding = None
-        self.is_cut = False
+        self.is_cut = self.is_embedded = False
 
     def see_both_ways(self, kind, prefix_length):
         """Makes the mask of the vectors and tokens that see each other both ways, bool (B, T) or (B, P + T)."""
@@ -198,6 +202,11 @@ class _DecoderCalls:
     def call(self, layer, *args, **kwargs):
         reads_ids = bool(args) and args[0] is self.ids
         if layer is self.embedding and reads_ids:
+            if self.is_embedded:
+                raise ValueError(
+                    f"`decoder` must embed its tokens once; its layer {short_repr(layer.name)} is called on them again."
+                )
+            self.is_embedded = True
             return self._embed(layer(*args, **kwargs))
         if self.before and reads_ids and type(layer).__name__ == "NotEqual":
             return self._padding_mask(layer(*args, **kwargs))
@@ -252,12 +261,16 @@ class _DecoderCalls:
 
 
 def _head_of(decoder):
-    """The layer that makes the logits of a model, or the operation of its last call."""
+    """The layer that makes the logits of a model and nothing else; None: they are cut after the last call."""
     tensor = logits_of(decoder)
     while True:
         node = node_of(tensor)
-        makes_logits = node.arguments.kwargs.get("reverse") or isinstance(node.operation, keras.layers.Dense)
-        same = [x for x in node.input_tensors if x.shape == tensor.shape]
-        if makes_logits or len(same) != 1:
-            return node.operation
-        [tensor] = same
+        layer = node.operation
+        if node.arguments.kwargs.get("reverse"):
+            return layer
+        if isinstance(layer, keras.layers.Dense):
+            calls = sum(node.operation is layer for node in nodes(decoder))
+            return layer if calls == 1 else None
+        if not isinstance(layer, LogitAdjustment):
+            return None
+        [tensor] = node.input_tensors

@@ -189,3 +189,55 @@ def test_bad_arguments_raise_an_error(uncompiled):
     refused(lambda: model.generate([[PLACE] * 15], 2, inputs=inputs), ["at most 10", "received 15 in row 0"])
     with pytest.raises(ValueError, match="`inputs`.*images"):
         model.generate([[5]], 2)
+
+
+def wires():
+    """Functions from embedded tokens to logits, as many as the width of a token, of which one alone is a Dense."""
+    blocks, dense = [txf.layers.DecoderBlock(2, name=f"block_{i}") for i in range(2)], keras.layers.Dense(12)
+    other = keras.layers.EinsumDense("btd,dv->btv", (None, 12))
+    return {
+        "the block after a Dense": lambda x: blocks[1](dense(blocks[0](x))),
+        "a Dense that is called before": lambda x: dense(blocks[1](dense(blocks[0](x)))),
+        "another layer": lambda x: other(blocks[0](x)),
+        "a sum": lambda x: dense(blocks[0](x)) + other(blocks[0](x)),
+    }
+
+
+@drawing.not_on_jax
+@pytest.mark.filterwarnings("ignore:.*does not support masking:UserWarning")
+@pytest.mark.parametrize("name", wires())
+@pytest.mark.parametrize("pad_id", [0, None])
+def test_the_logits_are_cut_behind_all_layers_that_read_the_image(name, pad_id):
+    wire, ids, image = wires()[name], keras.Input((None,), dtype="int32", name="token_ids"), keras.Input((4, 12))
+    embedding, vectors = txf.layers.PositionalEmbedding(12, 12, pad_id=pad_id), keras.Input((None, 12))
+    decoder = txf.models.generative(keras.Model(ids, wire(embedding(ids))))
+    encoder = keras.Model(image, 1.0 * image)
+    model = txf.models.image_text_generator(encoder, decoder, projection=[keras.layers.Identity()])
+    images, prompt = drawing.normal(1, 4, 12), np.array([[5, 6, 8]])
+    whole = keras.Model(vectors, wire(vectors))
+    joined = np.concatenate([images, drawing.array(embedding(prompt))], axis=1)
+    drawing.assert_same(model({"token_ids": prompt, "images": images}), drawing.array(whole(joined))[:, 4:], 1e-5)
+    found = model.generate(prompt, 3, inputs={"images": images})
+    logits = drawing.array(model({"token_ids": found[:, :-1], "images": images}))[0, 2:]
+    assert found[0, 3:].tolist() == (logits[:, 1:].argmax(-1) + 1 if pad_id == 0 else logits.argmax(-1)).tolist()
+
+
+@drawing.not_on_jax
+def test_the_prefix_has_the_start_tokens():
+    model, image = make(None, "prefix", **ROTARY), {"images": drawing.normal(2, 8, 8, 1)}
+    prompts, options = [[5, 6, 8], [9]], {"inputs": image, "return_scores": True}
+    whole = model.generate([[4, *prompt] for prompt in prompts], 2, **options)
+    drawing.assert_same(model.generate(prompts, 2, start_id=4, **options).log_probs, whole.log_probs, 1e-5)
+    alone = model.generate([[4], [4]], 2, **options)
+    drawing.assert_same(model.generate(None, 2, start_id=4, **options).log_probs, alone.log_probs, 1e-5)
+
+
+def test_decoders_that_cannot_be_joined_raise_an_error():
+    decoder = txf.models.decoder_generator(23, 1, 12, 2)
+    joined = txf.models.image_text_generator(encoder(), decoder, PLACE)
+    refused(lambda: txf.models.image_text_generator(encoder(), joined, PLACE), ["`decoder`", "'images'"])
+    ids, embedding = keras.Input((None,), dtype="int32"), txf.layers.PositionalEmbedding(23, 12)
+    x = txf.layers.DecoderBlock(2)(embedding(ids) + embedding(ids))
+    twice = txf.models.generative(keras.Model(ids, keras.layers.Dense(23)(x)))
+    for placeholder_id in (None, PLACE):
+        refused(lambda: txf.models.image_text_generator(encoder(), twice, placeholder_id), ["`decoder`", "once"])

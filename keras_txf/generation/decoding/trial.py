@@ -23,6 +23,7 @@ KNOWN = (
 )  # fmt: skip
 LINEAR = (keras.layers.Dense, keras.layers.ReversibleEmbedding)
 ROWS = 4  # batch and length on which the last calls run
+LONGEST_PREFIX = 4096  # vectors before the tokens that a last call may cut, for the trial
 NORMS = (keras.layers.LayerNormalization, keras.layers.RMSNormalization)  # along the last axis
 DECODE_IN_GRAPH = (
     keras.layers.Conv1D, keras.layers.GroupQueryAttention, keras.layers.MultiHeadAttention, keras.layers.RNN
@@ -79,20 +80,29 @@ def check_logits(calls, hidden, logits, new):
             made.update(call.outputs)
     if all(map(_is_linear, (call.operation for call in last))):
         return
-    rng, values = np.random.default_rng(0), {}
-    for symbol in (x for call in last for x in call.inputs):
-        if symbol not in values:
-            shape = [ROWS if size is None else size for size in symbol.shape]
-            drawn = 10 * rng.normal(size=shape) if "float" in symbol.dtype else rng.integers(0, 2, shape)
-            values[symbol] = ops.convert_to_tensor(drawn, dtype=symbol.dtype)
-    for call in last:
-        values.update(zip(call.outputs, call.run(values)))
-    found = _numpy(values[logits])
-    if found.min() >= 0 and found.max() <= 1 and found.any():
+    found, size = _run_on_random(last, logits, ROWS), ROWS
+    while not found.size and size < LONGEST_PREFIX:  # the last call cuts vectors before the tokens
+        size *= 8
+        found = _run_on_random(last, logits, size)
+    if found.size and found.min() >= 0 and found.max() <= 1 and found.any():
         raise ValueError(
             "`model` must return logits, which may be any numbers; it returns probabilities. Leave out the softmax at "
             "its end and train with from_logits=True, or make a model that ends before the softmax."
         )
+
+
+def _run_on_random(calls, logits, size):
+    """The logits of calls on large random values; `size` stands for each unknown size."""
+    rng, values = np.random.default_rng(0), {}
+    for symbol in (x for call in calls for x in call.inputs):
+        if symbol not in values:
+            sizes = [ROWS, *[size] * len(symbol.shape[1:])]
+            shape = [one if known is None else known for one, known in zip(sizes, symbol.shape)]
+            drawn = 10 * rng.normal(size=shape) if "float" in symbol.dtype else rng.integers(0, 2, shape)
+            values[symbol] = ops.convert_to_tensor(drawn, dtype=symbol.dtype)
+    for call in calls:
+        values.update(zip(call.outputs, call.run(values)))
+    return _numpy(values[logits])
 
 
 def _is_linear(operation):
