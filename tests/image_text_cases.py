@@ -24,6 +24,11 @@ ROWS = (
      "text_config": {**GEMMA, "model_type": "gemma2", "sliding_window": 6}, "hidden_size": 24}),
     ("gemma3", "plain", "Gemma3ForConditionalGeneration", {**AT, "vision_config": SIGLIP, "text_config": GEMMA3,
      "mm_tokens_per_image": 4, "boi_token_index": 56, "eoi_token_index": 57}),
+    # The whole model does not read the cap of its text model.
+    ("gemma3", "capped", "Gemma3ForConditionalGeneration", {**AT, "vision_config": SIGLIP, "mm_tokens_per_image": 4,
+     "text_config": {**GEMMA3, "final_logit_softcapping": 0.5}, "boi_token_index": 56, "eoi_token_index": 57}),
+    ("llava", "gemma2", "LlavaForConditionalGeneration", {**AT, "vision_config": CLIP,
+     "text_config": {**GEMMA, "model_type": "gemma2", "sliding_window": 6, "final_logit_softcapping": 0.5}}),
     ("smolvlm", "plain", "SmolVLMForConditionalGeneration", {"image_token_id": PLACEHOLDER, "vision_config": IDEFICS,
      "text_config": LLAMA_TEXT, "scale_factor": 2}),
     ("idefics3", "tied", "Idefics3ForConditionalGeneration", {"image_token_id": PLACEHOLDER, "scale_factor": 4,

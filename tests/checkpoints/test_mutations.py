@@ -28,7 +28,7 @@ OF_A_PAIR = {"siglip_text_model": {"projection_size"}, "siglip_vision_model": {"
 TIE = {"tie_word_embeddings"}  # the key of the whole model counts
 OF_A_DECODER = {  # of images and texts, by its family: keys without an effect
     "llama": TIE,
-    "gemma3_text": TIE,
+    "gemma3_text": TIE | {"final_logit_softcapping"},
     "gemma": TIE | {"num_image_tokens", "use_bidirectional_attention"},
 }
 PARTS = {  # of a pair, and their keys whose values transformers overwrites

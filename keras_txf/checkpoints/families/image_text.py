@@ -39,11 +39,13 @@ def text_of(c, default):
     return TEXTS[part.kind], part
 
 
-def text_options(c, default):
-    """Returns the options of the decoder."""
+def text_options(c, default, has_cap=False):
+    """Returns the options of the decoder; `has_cap`: whether the whole model reads `final_logit_softcapping`."""
     family, part = text_of(c, default)
     found = with_lengths(family.options(part))
     found["head_dim"] = found["head_dim"] or found["dim"] // found["num_heads"]
+    if not has_cap and "final_logit_soft_cap" in found:
+        found["final_logit_soft_cap"] = None
     part("tie_word_embeddings", True)  # the key of the whole model counts
     for key in OF_RESAMPLER:
         part.not_read(key, False)
@@ -164,7 +166,7 @@ def llava_kept(c):
 
 def paligemma(c):
     text_of(c, "gemma")[1].values.pop("use_bidirectional_attention", None)  # without an effect: the prefix alone counts
-    text = text_options(c, "gemma")
+    text = text_options(c, "gemma", has_cap=True)
     if c("projection_dim", 2048) != text["dim"]:
         raise ValueError(
             "config.json must have the `hidden_size` of its `text_config` as `projection_dim`; received "
