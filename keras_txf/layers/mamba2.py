@@ -224,9 +224,12 @@ def _read_chunks(x, b, c, log_decay, state):
     log_decay = ops.transpose(log_decay, (0, 3, 1, 4, 2))  # (B, G, M, R, C)
     total = ops.cumsum(log_decay, axis=-1)  # since the start of the chunk
 
+    # Sums from one token to another: the difference of two totals would lose digits after a strong decay.
     index = ops.arange(tokens, dtype="int32")
     visible = index[:, None] >= index  # (C, C)
-    between = ops.exp(ops.where(visible, total[..., :, None] - total[..., None, :], 0.0))
+    after = ops.where(index[:, None] > index, log_decay[..., :, None], 0.0)
+    after = ops.cumsum(after, axis=-2)  # (B, G, M, R, C, C)
+    between, to_end = ops.exp(after), ops.exp(after[..., -1, :])
     scores = ops.matmul(c, ops.swapaxes(b, -1, -2))[:, :, :, None]  # (B, G, M, 1, C, C)
     within = ops.matmul(ops.where(visible, scores * between, 0.0), x)  # (B, G, M, R, C, P)
 
@@ -236,7 +239,7 @@ def _read_chunks(x, b, c, log_decay, state):
         return ops.reshape(y, (batch_size(y), groups, chunks, tokens, heads * width))
 
     last = total[..., -1:]
-    change = ops.matmul(ops.swapaxes(b, -1, -2), joined(x * ops.exp(last - total)[..., None]))  # (B, G, M, S, R P)
+    change = ops.matmul(ops.swapaxes(b, -1, -2), joined(x * to_end[..., None]))  # (B, G, M, S, R P)
     decay = ops.repeat(ops.swapaxes(ops.exp(last), -1, -2), width, axis=-1)  # (B, G, M, 1, R P)
 
     def next_state(state, step):

@@ -63,6 +63,22 @@ def one_by_one(x, b, c, log_decay, state):
     return ops.stack(outputs, axis=1), state
 
 
+def test_sums_after_a_strong_decay_keep_their_digits():
+    """With differences of totals the error would be 0.008."""
+    x, b, c = drawing.normal(1, 64, 1, 2, 3), drawing.normal(1, 64, 1, 4), drawing.normal(1, 64, 1, 4)
+    log_decay = np.full((1, 64, 1, 2), -0.01, "float32")
+    log_decay[:, :32] = np.random.default_rng(1).uniform(-500, 0, (1, 32, 1, 2))
+    state, expected = np.zeros((4, 2, 3)), []
+    for t in range(64):
+        state = np.exp(log_decay[0, t, 0, :, None].astype("float64")) * state + b[0, t, 0, :, None, None] * x[0, t, 0]
+        expected.append((c[0, t, 0, :, None, None] * state).sum(0))
+    found, last = mamba2.selective_state_space(
+        *map(ops.convert_to_tensor, (x, b, c, log_decay, np.zeros((1, 1, 4, 2, 3), "float32")))
+    )
+    drawing.assert_same(drawing.array(found)[0, :, 0], expected, 5e-5)
+    drawing.assert_same(drawing.array(last)[0, 0], state, 5e-5)
+
+
 def test_gradients_equal_those_of_a_loop_over_tokens(monkeypatch):
     monkeypatch.setattr(mamba2, "CHUNK", 4)
     x, real = drawing.normal(B, 6, D), real_tokens("both", 6)
