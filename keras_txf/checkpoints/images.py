@@ -18,6 +18,7 @@ from keras_txf.disk import file_of, read_json
 
 NAMES = "preprocessor_config.json", "processor_config.json"
 FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # numbers of Pillow
+SIZES = ("height", "width"), ("shortest_edge",)
 LARGEST_SIDE = 4096  # of an image that is divided into tiles
 HALF, CLIP_MEAN, CLIP_STD = (0.5,) * 3, (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 SQUARE, CROP = {"height": 224, "width": 224}, {"do_center_crop": True, "crop_size": {"height": 224, "width": 224}}
@@ -274,8 +275,9 @@ def image_processor(path: str | os.PathLike, revision: str | None = None) -> Ima
             f"{short_repr(values.get('image_processor_type'))}."
         )
     unknown = {key: value for key, value in values.items() if key not in NEUTRAL | KNOWN and value not in (None, False)}
-    if kind == "LlavaImageProcessor" and values.get("do_pad"):
-        unknown["do_pad"] = True
+    refused = {"LlavaImageProcessor": "do_pad", "Gemma3ImageProcessor": "do_center_crop"}.get(kind)
+    if values.get(refused):
+        unknown[refused] = True
     if unknown:
         raise ValueError(
             f"{os.path.basename(file)} has keys that may change images and are not known: {short_repr(unknown)}."
@@ -290,7 +292,7 @@ def image_processor(path: str | os.PathLike, revision: str | None = None) -> Ima
             f"{short_repr(resample)}."
         )
     return ImageProcessor(
-        _as_size(values, "size", DEFAULTS[kind]["size"], True) if values.get("do_resize", True) else None,
+        _as_size(values, "size", DEFAULTS[kind]["size"], SIZES) if values.get("do_resize", True) else None,
         FILTERS[resample],
         None if crop is None else (crop["height"], crop["width"]),
         values.get("rescale_factor", 1 / 255) if values.get("do_rescale", True) else 1.0,
@@ -301,10 +303,15 @@ def image_processor(path: str | os.PathLike, revision: str | None = None) -> Ima
     )
 
 
-def _as_size(values, key, default, any_keys=False):
-    """A size in a file as a dict: older files have one number for the keys of the default."""
+def _as_size(values, key, default, others=()):
+    """A size in a file as a dict: older files have one number for the keys of the default.
+
+    Args:
+        others: lists of keys that a dict may have instead, unless the default has one of the longest edge.
+    """
     value = values[key]
-    if isinstance(value, dict) and (any_keys or {*value} == {*default}):
+    known = [{*default}, *(set(keys) for keys in others if "longest_edge" not in default)]
+    if isinstance(value, dict) and {*value} in known:
         return value
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(

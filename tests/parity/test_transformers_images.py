@@ -88,6 +88,9 @@ def test_what_is_not_known_raises_an_error(tmp_path):
     ({"size": "large"}, ["`size`", "'large'"]), ({"size": {"depth": 8}}, ["`size`", "'depth'"]),
     ({"resample": 9}, ["`resample`", "9"]), ({"resample": None, "size": [8]}, ["`size`", "[8]"]),
     ({"crop_size": {"shortest_edge": 8}, "do_center_crop": True}, ["`crop_size`", "'shortest_edge'"]),
+    ({"image_processor_type": "Gemma3ImageProcessor", "do_center_crop": True}, ["'do_center_crop'"]),
+    ({"size": {"longest_edge": 8}}, ["`size`", "'longest_edge'"]),
+    ({"image_processor_type": "SmolVLMImageProcessor", "size": {"shortest_edge": 8}}, ["`size`", "'shortest_edge'"]),
     ({"max_image_size": 8.5}, ["`max_image_size`", "8.5"]), ({"image_mean": 0.5}, ["`mean`", "0.5"]),
 ])  # fmt: skip
 def test_values_of_other_types_raise_an_error(values, words, tmp_path):
