@@ -94,8 +94,9 @@ class Engine:
         if np.isnan(scores).any():
             raise ValueError(
                 "The logits must be numbers; received NaN, from the model's activations, `processors` or `sampler`, or "
-                "for a token beyond the model's `attention_mask` or `attention_bias`, or within its `prefix_length`, "
-                "or because a row has more placeholders than vectors of images, or a part of an image."
+                "for a token beyond the model's `attention_mask` or `attention_bias`, within its `prefix_length` or a "
+                "run of its `bidirectional_mask`, or because a row has more placeholders than vectors of images, or a "
+                "part of an image."
             )
         arrays = tokens, log_probs, scores, *top
         if not strategy.keeps_state:
