@@ -61,8 +61,9 @@ def options_in(model):
     by_suffix = {f"_of_{side}": list(map(of_block, blocks)) for side, blocks in sides.items()}
     for suffix, blocks in {"": by_suffix["_of_encoder"] + by_suffix["_of_decoder"], **by_suffix}.items():
         first = {name: value for block in reversed(blocks) for name, value in block.items()}
-        for name, value in first.items():  # in the tables a block has options that its recurrence does not use
-            found[f"{name}{suffix}"] = [block.get(name, value) for block in blocks]
+        for name, value in first.items():  # in the tables a recurrence has the options of attention, but no positions
+            default = None if name == "position" else value
+            found[f"{name}{suffix}"] = [block.get(name, default) for block in blocks]
     if [found["embedding_dim"]] == list(set(keras.tree.flatten(found.get("dim")))):
         found["embedding_dim"] = None
     different = [len(set(map(id, blocks))) for blocks in sides.values() if blocks]

@@ -26,6 +26,7 @@ from keras_txf.layers import DecoderBlock, EncoderBlock, WaveformEmbedding
 from keras_txf.layers.parts import OPTIONS
 
 LONGEST = 64  # the widest window that the comparison of outputs exceeds
+PARTS = ("attention", "feed_forward")  # options that may be layers
 LISTS = (sizes, size_or_sizes)  # checks of keys with a size for each convolution
 OF_ATTENTION = {*OPTIONS["attention"], *TABLE_OPTIONS["attention"]}
 
@@ -91,7 +92,7 @@ def search(family, task, values, wanted, stuck):
     """
     (best, asked, read), before = score(family, task, values, wanted), None
     pool = proposals(wanted)
-    while best != before and {name for name in asked if differ(name, asked[name], wanted[name])} - stuck:
+    while best != before and any(is_open(name, asked[name], wanted[name]) for name in asked.keys() - stuck):
         before = best
         for key in list(read):
             for change in changes(key, pool, read, asked, wanted):
@@ -100,6 +101,11 @@ def search(family, task, values, wanted, stuck):
                     if result[0] < best - 1e-9:
                         values, (best, asked, read) = {**values, **change}, result
     return values, {name for name in asked if differ(name, asked[name], wanted[name])}
+
+
+def is_open(name, value, wanted):
+    """Whether another value of a key may bring an option nearer. A layer as a part differs in its own options."""
+    return differ(name, value, wanted) or (name in PARTS and distance(value, wanted) > 0)
 
 
 def score(family, task, values, wanted):
@@ -180,7 +186,8 @@ def changes(key, pool, read, asked, wanted):
         if isinstance(value, float) and is_number(one):
             one = float(one)
         if key in VALUE_CHECKS and fits(key, one, value):
-            yield {key: one, **(same_length(key, len(one), read) if VALUE_CHECKS[key] in LISTS else {})}
+            is_sizes = VALUE_CHECKS[key] in LISTS and isinstance(one, (list, tuple))
+            yield {key: one, **(same_length(key, len(one), read) if is_sizes else {})}
             if isinstance(one, list):
                 yield from ({key: one, flag: True} for flag in read if VALUE_CHECKS.get(flag) is checks.boolean)
 
@@ -188,6 +195,7 @@ def changes(key, pool, read, asked, wanted):
 def same_length(key, length, read):
     """Returns the other lists of sizes, one for each convolution, cut or extended to a length."""
     others = [other for other in read if other != key and VALUE_CHECKS.get(other) in LISTS]
+    others = [other for other in others if isinstance(read[other], (list, tuple))]
     return {other: (read[other] + read[other][-1:] * length)[:length] for other in others}
 
 
