@@ -51,10 +51,10 @@ def hybrid_table(c):
     return {**mixers, output: table.pop(output), **table}
 
 
-def options(c):
+def options(c, used=None):
     """Returns the options of every model of Granite: those of Llama, and factors."""
     return {
-        **llama.options(c),
+        **llama.options(c, used=used),
         "attention_bias": c("attention_bias", False),
         "scale_embedding": c("embedding_multiplier", 1.0),
         "residual_scale": c("residual_multiplier", 1.0),
@@ -101,7 +101,8 @@ def hybrid(c):
     c.only("position_embedding_type", None, "rope", "nope")
     c.only("time_step_limit", None, *LIMITS)
     c.only("hidden_act", "silu")  # also the activation in Mamba2
-    found, heads = options(c), c("mamba_n_heads", 128)
+    kinds = layer_types(c)
+    found, heads = options(c, [kind == "attention" for kind in kinds]), c("mamba_n_heads", 128)
     inner = c("mamba_expand", 2) * found["dim"]
     c.only("mamba_d_head", "auto", inner // heads)
     mamba = Mamba2(
@@ -110,7 +111,6 @@ def hybrid(c):
     )  # fmt: skip
     if c("position_embedding_type", None) != "rope":
         found["position"] = None
-    kinds = layer_types(c)
     if "attention" not in kinds:
         found = {name: value for name, value in found.items() if name not in OF_ATTENTION}
     found["attention"] = [mamba if kind == "mamba" else None for kind in kinds]
@@ -122,7 +122,10 @@ def hybrid(c):
 
 
 HEADS = dict(
-    renamed={r"layers\.(\d+)\.block_sparse_moe\.router\.layer": r"layers.\1.block_sparse_moe.router"},
+    renamed={
+        r"layers\.(\d+)\.block_sparse_moe\.router\.layer": r"layers.\1.block_sparse_moe.router",
+        r"layers\.(\d+)\.block_sparse_moe\.(in|out)put_linear": r"layers.\1.block_sparse_moe.experts",
+    },
     sequences=False,
     tokens=None,
 )
