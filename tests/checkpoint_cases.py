@@ -1,5 +1,6 @@
 """Small models of transformers with random weights, of every family, with options away from their defaults."""
 
+import copy
 import dataclasses
 import functools
 
@@ -28,7 +29,7 @@ class Case:
 
         torch.manual_seed(seed)
         cls = getattr(transformers, self.architecture)
-        model = cls(cls.config_class(**self.options)).eval()
+        model = cls(cls.config_class(**copy.deepcopy(self.options))).eval()  # transformers changes the dicts
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if not is_fixed(self.family, name):

@@ -5,7 +5,7 @@ import itertools
 import drawing
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_txf.ops.masks import combine_masks, number_runs, padding_positions
@@ -56,6 +56,7 @@ def test_equals_the_formula(causal, padded, packed, window, explicit_shape, offs
         assert mask[b, n, t, s] == expected
 
 
+@settings(deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=9))
 def test_runs_are_numbered(row):
     groups = itertools.groupby(row)
