@@ -112,24 +112,27 @@ def test_equal_keys_with_full_steps_do_not_overflow():
         drawing.assert_same(found, expected)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="has graphs of unknown lengths")
-def test_lengths_may_be_unknown():
+def assert_reads_unknown_lengths(layer):
     import tensorflow as tf
 
-    layer = drawing.built(txf.layers.GatedDeltaNet(**SIZES), drawing.normal(B, 7, D))
+    layer = drawing.built(layer, drawing.normal(B, 7, D))
     graph = tf.function(layer, input_signature=[tf.TensorSpec((None, None, D))])
     for length in (0, 1, 64, 70):
         x = drawing.normal(B, length, D)
         drawing.assert_same(graph(x), layer(x))
 
 
-@pytest.mark.slow
-def test_a_model_with_both_recurrences_generates_with_the_probabilities_of_its_full_pass(tmp_path, uncompiled):
-    mixers = [txf.layers.GatedDeltaNet(**SIZES), txf.layers.ShortConvolution(3, use_bias=True), None]
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="has graphs of unknown lengths")
+def test_lengths_may_be_unknown():
+    assert_reads_unknown_lengths(txf.layers.GatedDeltaNet(**SIZES))
+
+
+def assert_generates_as_full_passes(mixers, path):
+    """Of a decoder with these attentions, and of the same decoder after a file."""
     options = dict(num_heads=2, attention=mixers, norm="rms", norm_placement="pre", position="alibi")
-    model = drawing.randomize(txf.models.decoder_generator(11, 3, D, **options, pad_id=None))
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
+    model = drawing.randomize(txf.models.decoder_generator(11, len(mixers), D, **options, pad_id=None))
+    model.save(path)
+    again = keras.saving.load_model(path)
     prompts = [[5, 3, 8, 2], [7]]
     for sampler in ("greedy", txf.generation.Beam(3)):
         found = model.generate(prompts, 4, sampler=sampler, return_scores=True, padded=False)
@@ -138,6 +141,12 @@ def test_a_model_with_both_recurrences_generates_with_the_probabilities_of_its_f
             whole = ops.log_softmax(model(np.array([ids])), axis=-1)
             expected = drawing.array(whole)[0, range(len(prompt) - 1, len(ids) - 1), ids[len(prompt) :]]
             np.testing.assert_allclose(log_probs, expected, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_model_with_both_recurrences_generates_with_the_probabilities_of_its_full_pass(tmp_path, uncompiled):
+    mixers = [txf.layers.GatedDeltaNet(**SIZES), txf.layers.ShortConvolution(3, use_bias=True), None]
+    assert_generates_as_full_passes(mixers, tmp_path / "model.keras")
 
 
 @pytest.mark.parametrize("options, words", [

@@ -8,7 +8,14 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from layers.test_gated_delta_net import LENGTHS, REAL, real_tokens, silu
+from layers.test_gated_delta_net import (
+    LENGTHS,
+    REAL,
+    assert_generates_as_full_passes,
+    assert_reads_unknown_lengths,
+    real_tokens,
+    silu,
+)
 from refusals import refused
 
 import keras_txf as txf
@@ -94,30 +101,13 @@ def test_gradients_equal_those_of_a_loop_over_tokens(monkeypatch):
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="has graphs of unknown lengths")
 def test_lengths_may_be_unknown():
-    import tensorflow as tf
-
-    layer = drawing.built(txf.layers.Mamba2(**SIZES), drawing.normal(B, 7, D))
-    graph = tf.function(layer, input_signature=[tf.TensorSpec((None, None, D))])
-    for length in (0, 1, 64, 70):
-        x = drawing.normal(B, length, D)
-        drawing.assert_same(graph(x), layer(x))
+    assert_reads_unknown_lengths(txf.layers.Mamba2(**SIZES))
 
 
 @pytest.mark.slow
 def test_a_model_generates_with_the_probabilities_of_its_full_pass(tmp_path, uncompiled):
     mixers = [txf.layers.Mamba2(**SIZES), None]
-    options = dict(num_heads=2, attention=mixers, norm="rms", norm_placement="pre", position="alibi")
-    model = drawing.randomize(txf.models.decoder_generator(11, 2, D, **options, pad_id=None))
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    prompts = [[5, 3, 8, 2], [7]]
-    for sampler in ("greedy", txf.generation.Beam(3)):
-        found = model.generate(prompts, 4, sampler=sampler, return_scores=True, padded=False)
-        assert sampler != "greedy" or again.generate(prompts, 4, padded=False) == found.ids
-        for prompt, ids, log_probs in zip(prompts, found.ids, found.log_probs):
-            whole = ops.log_softmax(model(np.array([ids])), axis=-1)
-            expected = drawing.array(whole)[0, range(len(prompt) - 1, len(ids) - 1), ids[len(prompt) :]]
-            np.testing.assert_allclose(log_probs, expected, atol=1e-4)
+    assert_generates_as_full_passes(mixers, tmp_path / "model.keras")
 
 
 @pytest.mark.parametrize("options, words", [
