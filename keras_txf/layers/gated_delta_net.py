@@ -13,12 +13,13 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.backend import compilers
 from keras_txf.layers.base import Layer
+from keras_txf.layers.features import zero_padding
 from keras_txf.layers.multi_head import split_heads
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import make_projection
 from keras_txf.layers.serialization import get_initializer, register
-from keras_txf.layers.short_convolution import add_convolution_kernel, check_tokens, convolve, known_dim, rows_of
+from keras_txf.layers.short_convolution import add_convolution, check_tokens, convolve, known_dim, rows_of
 from keras_txf.ops.tensors import batch_size, swap_heads, widen
 
 CHUNK = 64  # tokens of a chunk, a power of 2
@@ -109,8 +110,8 @@ class GatedDeltaNet(Layer):
         widths = {"query": keys, "key": keys, "value": values, "gate": values, "decay": self.heads, "beta": self.heads}
         for name, width in widths.items():
             setattr(self, name, make_projection(self, name, width, inputs_shape, False))
-        self.convolution_kernel = add_convolution_kernel(self, self.conv_kernel_size, 2 * keys + values)
-        for name, initializer in (("A_log", _log_of_rates), ("dt_bias", inverse_softplus_of_steps)):
+        add_convolution(self, self.conv_kernel_size, 2 * keys + values, use_bias=False)
+        for name, initializer in (("A_log", log_of_rates(0.01)), ("dt_bias", inverse_softplus_of_steps)):
             weight = self.add_weight(name=name, shape=(self.heads,), initializer=initializer, autocast=False)
             setattr(self, name, weight)
         self.norm = make_norm("rms", self.norm_epsilon, self.dtype_policy, "norm")
@@ -142,7 +143,7 @@ class GatedDeltaNet(Layer):
     def _heads(self, x, mask, cache):
         """Queries and keys (B, T, N, K) and values (B, T, N, V) after the convolution, at least in float32."""
         x = ops.concatenate([self.query(x), self.key(x), self.value(x)], axis=-1)
-        x = widen(ops.silu(convolve(x, self.convolution_kernel, mask, cache)))
+        x = widen(ops.silu(convolve(x, self.convolution_kernel, self.convolution_bias, mask, cache)))
         keys = self.num_key_heads * self.key_head_dim
         query, key, value = x[..., :keys], x[..., keys : 2 * keys], x[..., 2 * keys :]
         query, key = (unit_length(split_heads(x, self.num_key_heads)) for x in (query, key))
@@ -154,23 +155,22 @@ class GatedDeltaNet(Layer):
         steps = ops.softplus(widen(self.decay(x)) + widen(self.dt_bias))
         log_decay, beta = -ops.exp(widen(self.A_log)) * steps, ops.sigmoid(widen(self.beta(x)))
         if mask is not None:
-            real = ops.expand_dims(ops.cast(mask, "bool"), -1)
-            log_decay, beta = (ops.where(real, gate, ops.zeros_like(gate)) for gate in (log_decay, beta))
+            log_decay, beta = (zero_padding(gate, mask) for gate in (log_decay, beta))
         return log_decay, beta
 
 
-def _log_of_rates(shape, dtype=None):
-    """The initializer of the reference implementation: the logarithm of a number between 0.01 and 16."""
-    return ops.cast(ops.log(uniform(0.01, 16.0, shape)), dtype)
+def log_of_rates(least):
+    """The initializer of the reference implementations: the logarithm of a number between the least one and 16."""
+    return lambda shape, dtype=None: ops.cast(ops.log(_uniform(least, 16.0, shape)), dtype)
 
 
 def inverse_softplus_of_steps(shape, dtype=None):
     """The initializer of the reference implementation: its softplus is log-uniform between 0.001 and 0.1."""
-    steps = ops.exp(uniform(math.log(0.001), math.log(0.1), shape))
+    steps = ops.exp(_uniform(math.log(0.001), math.log(0.1), shape))
     return ops.cast(ops.log(ops.expm1(steps)), dtype)
 
 
-def uniform(least, most, shape):
+def _uniform(least, most, shape):
     """Draws with its own seed: Keras' seed generator may not exist yet if Keras delays the creation of weights."""
     return keras.initializers.RandomUniform(least, most)(shape, "float32")
 

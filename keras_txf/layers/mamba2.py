@@ -12,11 +12,12 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.backend import compilers
 from keras_txf.layers.base import Layer
-from keras_txf.layers.gated_delta_net import inverse_softplus_of_steps, uniform
+from keras_txf.layers.features import zero_padding
+from keras_txf.layers.gated_delta_net import inverse_softplus_of_steps, log_of_rates
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import make_projection
 from keras_txf.layers.serialization import get_initializer, register
-from keras_txf.layers.short_convolution import add_convolution_kernel, check_tokens, convolve, known_dim, rows_of
+from keras_txf.layers.short_convolution import add_convolution, check_tokens, convolve, known_dim, rows_of
 from keras_txf.ops.tensors import batch_size, widen
 
 CHUNK = 64  # tokens of a chunk
@@ -109,13 +110,8 @@ class Mamba2(Layer):
         self.width = self.num_heads * self.head_dim if self.head_dim else 2 * dim  # of x, z and y
         self.channels = self.width + 2 * self.num_groups * self.state_dim  # of the convolution: x, B and C
         self.input_dense = make_projection(self, "input", self.width + self.channels + self.num_heads, inputs_shape)
-        self.convolution_kernel = add_convolution_kernel(self, self.conv_kernel_size, self.channels)
-        self.convolution_bias = None
-        if self.conv_bias:
-            self.convolution_bias = self.add_weight(
-                name="convolution_bias", shape=(self.channels,), initializer="zeros"
-            )
-        initializers = {"A_log": _log_of_rates, "D": "ones", "dt_bias": inverse_softplus_of_steps}
+        add_convolution(self, self.conv_kernel_size, self.channels, self.conv_bias)
+        initializers = {"A_log": log_of_rates(1.0), "D": "ones", "dt_bias": inverse_softplus_of_steps}
         for name, initializer in initializers.items():
             weight = self.add_weight(name=name, shape=(self.num_heads,), initializer=initializer, autocast=False)
             setattr(self, name, weight)
@@ -151,15 +147,11 @@ class Mamba2(Layer):
     def _steps(self, dt, mask):
         """The steps of tokens and heads (B, T, N), at least in float32: 0 at padding."""
         dt = ops.softplus(widen(dt) + widen(self.dt_bias))
-        if mask is None:
-            return dt
-        return ops.where(ops.expand_dims(ops.cast(mask, "bool"), -1), dt, ops.zeros_like(dt))
+        return dt if mask is None else zero_padding(dt, mask)
 
     def _mix(self, mixed, mask, cache):
         """x (B, T, G, R, P), B and C (B, T, G, S) after the convolution, at least in float32."""
-        mixed = convolve(mixed, self.convolution_kernel, mask, cache)
-        if self.convolution_bias is not None:
-            mixed = mixed + self.convolution_bias
+        mixed = convolve(mixed, self.convolution_kernel, self.convolution_bias, mask, cache)
         mixed = widen(ops.silu(mixed))
         shape, groups = (batch_size(mixed), ops.shape(mixed)[1]), self.num_groups
         states = groups * self.state_dim
@@ -175,11 +167,6 @@ class Mamba2(Layer):
         y = ops.reshape(y, (*shape, self.num_groups, self.width // self.num_groups))
         y = y * ops.rsqrt(ops.mean(ops.square(y), axis=-1, keepdims=True) + self.norm_epsilon)
         return ops.reshape(y, (*shape, self.width)) * widen(self.norm_scale)
-
-
-def _log_of_rates(shape, dtype=None):
-    """The initializer of the reference implementation: the logarithm of a number between 1 and 16."""
-    return ops.cast(ops.log(uniform(1.0, 16.0, shape)), dtype)
 
 
 def selective_state_space(x, b, c, log_decay, state):

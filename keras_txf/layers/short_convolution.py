@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.base import Layer
+from keras_txf.layers.features import zero_padding
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import make_projection
 from keras_txf.layers.serialization import get_initializer, register
@@ -68,10 +69,7 @@ class ShortConvolution(Layer):
     def build(self, inputs_shape):
         dim = known_dim(inputs_shape)
         self.input_dense = make_projection(self, "input", 3 * dim, inputs_shape)
-        self.convolution_kernel = add_convolution_kernel(self, self.kernel_size, dim)
-        self.convolution_bias = None
-        if self.use_bias:
-            self.convolution_bias = self.add_weight(name="convolution_bias", shape=(dim,), initializer="zeros")
+        add_convolution(self, self.kernel_size, dim, self.use_bias)
         self.output_dense = make_projection(self, "output", dim, inputs_shape)
 
     def compute_output_spec(self, inputs, mask=None, cache=None):
@@ -83,9 +81,7 @@ class ShortConvolution(Layer):
         check_tokens(inputs, mask)
         x, mask = rows_of(inputs, mask, cache)
         before, after, x = ops.split(self.input_dense(x), 3, axis=-1)
-        x = convolve(before * x, self.convolution_kernel, mask, cache)
-        if self.convolution_bias is not None:
-            x = x + self.convolution_bias
+        x = convolve(before * x, self.convolution_kernel, self.convolution_bias, mask, cache)
         outputs = self.output_dense(after * x)
         return outputs if cache is None else cache.join(outputs)
 
@@ -112,25 +108,31 @@ def rows_of(inputs, mask, cache):
     return cache.split(inputs), None if cache.mask is None else cache.split(cache.mask)
 
 
-def add_convolution_kernel(layer, kernel_size, channels):
-    """The kernel (K, C), initially uniform within 1 / sqrt(K), as in a depthwise convolution of PyTorch."""
-    return layer.add_weight(
+def add_convolution(layer, kernel_size, channels, use_bias):
+    """Gives a layer a kernel (K, C), and a bias (C,) or None.
+
+    The kernel is initially uniform within 1 / sqrt(K), as in a depthwise convolution of PyTorch.
+    """
+    layer.convolution_kernel = layer.add_weight(
         name="convolution_kernel",
         shape=(kernel_size, channels),
         initializer=keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform"),
     )
+    layer.convolution_bias = None
+    if use_bias:
+        layer.convolution_bias = layer.add_weight(name="convolution_bias", shape=(channels,), initializer="zeros")
 
 
-def convolve(x, kernel, mask=None, cache=None):
-    """Sums each channel of x (B, T, C) over a token and the K - 1 before it, times kernel (K, C)."""
+def convolve(x, kernel, bias=None, mask=None, cache=None):
+    """Sums each channel of x (B, T, C) over a token and the K - 1 before it, times kernel (K, C), and adds the bias."""
     size = kernel.shape[0]
     past = max(size - 1, 1)  # a cache cannot hold a state of no vectors
-    if mask is not None:
-        x = ops.where(ops.expand_dims(ops.cast(mask, "bool"), -1), x, ops.zeros_like(x))
+    x = x if mask is None else zero_padding(x, mask)
     length = ops.shape(x)[1]
     if cache is None:
         x = ops.pad(x, ((0, 0), (past, 0), (0, 0)))
     else:
         x = cache.look_back("convolution", x, past)
     starts = range(past - size + 1, past + 1)
-    return sum(x[:, start : start + length] * kernel[i] for i, start in enumerate(starts))
+    x = sum(x[:, start : start + length] * kernel[i] for i, start in enumerate(starts))
+    return x if bias is None else x + bias
