@@ -186,7 +186,7 @@ def changes(key, pool, read, asked, wanted):
         if isinstance(value, float) and is_number(one):
             one = float(one)
         if key in VALUE_CHECKS and fits(key, one, value):
-            is_sizes = VALUE_CHECKS[key] in LISTS and isinstance(one, (list, tuple))
+            is_sizes = VALUE_CHECKS[key] in LISTS and isinstance(one, list)
             yield {key: one, **(same_length(key, len(one), read) if is_sizes else {})}
             if isinstance(one, list):
                 yield from ({key: one, flag: True} for flag in read if VALUE_CHECKS.get(flag) is checks.boolean)
@@ -194,9 +194,8 @@ def changes(key, pool, read, asked, wanted):
 
 def same_length(key, length, read):
     """Returns the other lists of sizes, one for each convolution, cut or extended to a length."""
-    others = [other for other in read if other != key and VALUE_CHECKS.get(other) in LISTS]
-    others = [other for other in others if isinstance(read[other], (list, tuple))]
-    return {other: (read[other] + read[other][-1:] * length)[:length] for other in others}
+    lists = {name: value for name, value in read.items() if VALUE_CHECKS.get(name) in LISTS and isinstance(value, list)}
+    return {name: (value + value[-1:] * length)[:length] for name, value in lists.items() if name != key}
 
 
 def is_number(value):
