@@ -217,8 +217,11 @@ class Generator(CheckedModel):
         options = GenerateCall.of(locals())
         refuse_packed(self)
         tokens = token_input(self, target_name(self))
+        start_ids = [] if start_id is None else start_list(start_id, tokens.vocab_size)
+        if prompt_ids is not None:
+            prompt_ids = prompt_lists("prompt_ids", prompt_ids, tokens.pad_id, tokens.vocab_size)
         if state is None:
-            inputs = other_inputs(self, tokens.name, self._with_prefix_length(inputs, prompt_ids, start_id))
+            inputs = other_inputs(self, tokens.name, self._with_prefix_length(inputs, prompt_ids, start_ids))
         elif inputs is not None:
             raise ValueError("`inputs` does not go with `state`, which keeps the inputs of the first call.")
         else:
@@ -230,10 +233,8 @@ class Generator(CheckedModel):
                 raise ValueError("`prompt_ids` or `start_id` must be given; received neither.")
             prompts = [[] for _ in next(iter(inputs.values()), [[]])]
         else:
-            prompts = prompt_lists("prompt_ids", prompt_ids, tokens.pad_id, tokens.vocab_size)
-        if start_id is not None:
-            start_ids = start_list(start_id, tokens.vocab_size)
-            prompts = [start_ids + prompt for prompt in prompts]
+            prompts = prompt_ids
+        prompts = [start_ids + prompt for prompt in prompts]
         if state is None and not all(prompts):
             raise ValueError("`prompt_ids` must hold at least one token in each prompt; received an empty one.")
         check_rows(inputs, len(prompts))
@@ -242,18 +243,14 @@ class Generator(CheckedModel):
                 layer.check_counts([prompt.count(layer.placeholder_id) for prompt in prompts], None)
         return run_generate(self, tokens, prompts, prompts, inputs, options)
 
-    def _with_prefix_length(self, inputs, prompt_ids, start_id):
+    def _with_prefix_length(self, inputs, prompts, start_ids):
         """The caller's `inputs`, with the lengths of the prompts for a missing `prefix_length` of a `PrefixMask`."""
         has_prefix = any(isinstance(layer, PrefixMask) for layer in self.layers)
         if not has_prefix or not isinstance(inputs, dict) or not inputs or "prefix_length" in inputs:
             return inputs
-        tokens = token_input(self, target_name(self))
-        if prompt_ids is None:
+        if prompts is None:
             prompts = [[] for _ in next(iter(inputs.values()))]
-        else:
-            prompts = prompt_lists("prompt_ids", prompt_ids, tokens.pad_id, tokens.vocab_size)
-        more = 0 if start_id is None else len(start_list(start_id, tokens.vocab_size))
-        return {**inputs, "prefix_length": np.array([more + len(prompt) for prompt in prompts], "int32")}
+        return {**inputs, "prefix_length": np.array([len(start_ids + prompt) for prompt in prompts], "int32")}
 
     @knows_options
     def make_generate_function(
