@@ -5,6 +5,7 @@ of several layers of ours, and each layer has its own adapter.
 """
 
 import re
+import warnings
 
 import numpy as np
 from keras import ops
@@ -20,13 +21,14 @@ COPIED_BY_PEFT = ("lm_head",)  # adapted modules whose base peft saves with the 
 SAVED_BY_PEFT = ("classifier", "score")  # heads that peft saves as a whole, with every module inside
 
 
-def read_tensors(tensors, config, modules):
+def read_tensors(tensors, config, modules, is_unread):
     """Reads an adapter, and checks it against its configuration and the model.
 
     Args:
         tensors: `Tensors` of the file.
         config: `LoraConfig`.
         modules: dict of `find_modules`.
+        is_unread: function of the name of a tensor: whether no output of the checkpoint's model depends on its module.
 
     Returns:
         dict of paths of layers -> (kind, options) of their adapters; dict of layers -> values by the names of the
@@ -48,7 +50,15 @@ def read_tensors(tensors, config, modules):
         elif module.layers and config.targets(path):
             used |= {(path, "lora_A.weight"), (path, "lora_B.weight")}
             _read_low_rank(tensors, names, path, module, config.options_of(path), kinds, parts)
-    _check_others(tensors, {pair: name for pair, name in names.items() if pair not in used}, modules)
+    others = {pair: name for pair, name in names.items() if pair not in used}
+    unread = [name for name in others.values() if is_unread(name.removeprefix(PREFIX))]
+    if unread:
+        warnings.warn(
+            f"The adapter has {len(unread)} tensors of modules that no output of the model depends on, such as "
+            f"{short_repr(unread[0])}; they are left out.",
+            stacklevel=3,  # the caller of `load_adapter`
+        )
+    _check_others(tensors, {pair: name for pair, name in others.items() if name not in unread}, modules)
     if not any(kind == "low_rank" for kind, _ in kinds.values()):
         raise ValueError("`target_modules` must name modules of the model; received names of none.")
     return kinds, parts, shared
@@ -140,7 +150,7 @@ def write_tensors(modules, name, shared, skipped, dtype):
     found = {path: _adapters_in(module, name) for path, module in modules.items()}
     whole = [path for path, module in modules.items() if _is_whole(module, found[path], shared)]
     for path in whole:
-        _check_alone(modules[path], modules)
+        _check_alone(modules[path], whole, modules)
     _check_held(shared, modules)
     whole = [path for path in modules if path.endswith(tuple(whole))]  # as peft takes `modules_to_save`
     tensors, options, copies = {}, {}, {}
@@ -228,9 +238,9 @@ def _value(variable, found):
     return value
 
 
-def _check_alone(module, modules):
-    """Raises ValueError for a trained module that peft cannot save alone: with modules inside, or a shared table."""
-    inside = any(name.startswith(f"{module.name}.") for name in modules)
+def _check_alone(module, whole, modules):
+    """Raises ValueError for a trained module that peft cannot save: not all modules inside are, or a shared table."""
+    inside = any(name.startswith(f"{module.name}.") for name in modules.keys() - set(whole))
     if inside or module.is_shared or not module.name:
         link = next(iter(module.tensors.values()))
         raise ValueError(
@@ -250,7 +260,8 @@ def _check_held(shared, modules):
 
 
 def _as_peft_wraps(names, modules):
-    """Returns names of modules, with the name of a head that peft saves as a whole instead of all modules inside."""
+    """Returns names of modules, with the name of a module that peft saves as a whole instead of all modules inside."""
+    names = [name for name in names if not any(name.startswith(f"{other}.") for other in names if other)]
     for head in SAVED_BY_PEFT:
         within = {module.name for module in modules.values() if module.name.startswith(f"{head}.")}
         if within and within <= set(names):

@@ -14,7 +14,7 @@ from keras_txf.checkpoints.adapter_tensors import read_tensors, write_tensors
 from keras_txf.checkpoints.building import find_family, has_own_logits, table_of
 from keras_txf.checkpoints.checkpoint_info import checkpoint_info_of, find_checkpoint_info
 from keras_txf.checkpoints.config import Config
-from keras_txf.checkpoints.family import LANGUAGE_MODELS
+from keras_txf.checkpoints.family import IMAGE_TEXT, LANGUAGE_MODELS
 from keras_txf.checkpoints.files import find, open_file
 from keras_txf.checkpoints.lora_config import LoraConfig, config_of
 from keras_txf.checkpoints.saving import DTYPES
@@ -51,7 +51,8 @@ def load_adapter(
         path: a folder with `adapter_config.json` and `adapter_model.safetensors`, or the name of a repository on the
             Hub. A module that concatenates several layers of ours, such as `c_attn` of GPT-2, gives each of them its
             rows of B and a copy of A. Dense layers among `modules_to_save` become a part of the adapter; other weights,
-            such as the weights of norms, are replaced in the model itself.
+            such as the weights of norms, are replaced in the model itself. A warning names modules of an image encoder
+            whose outputs a model of images and text does not read, such as the last block of LLaVA's.
         name: name of the adapter in the model.
         config: config.json of the base, for a model that `load` did not return: a dict, or path of a folder that has
             one.
@@ -83,14 +84,14 @@ def load_adapter(
     12
     """
     check_new_name(model, name)
-    modules = find_modules(model, _info_of(model, config))
-    folder = find(path, revision)
+    info = _info_of(model, config)
+    modules, folder = find_modules(model, info), find(path, revision)
     weights, described = folder / WEIGHTS, folder / lora_config.FILE
     values = read_json(described, "path")
     with reading(described):
         wanted = LoraConfig(values)
     with open_file(weights) as tensors, reading(weights, described):
-        kinds, parts, shared = read_tensors(tensors, wanted, modules)
+        kinds, parts, shared = read_tensors(tensors, wanted, modules, _finds_unread(info))
 
     def assign_values():
         for layer, values in parts.items():
@@ -168,6 +169,13 @@ def _info_of(model, config):
     """Returns the `CheckpointInfo` of a model with any options of `load`: no option changes the names of modules."""
     known = checkpoint_info_of(model) if config is None else None
     return find_checkpoint_info(model, config) if known is None else known
+
+
+def _finds_unread(info):
+    """Returns function(name of a tensor) -> whether it is of an image encoder's last parts, which no decoder reads."""
+    family = find_family(info.config)
+    patterns = family.kept_tensors(Config(info.config)) if info.task == IMAGE_TEXT else ()
+    return lambda name: any(re.fullmatch(pattern, family.own_name(name)) for pattern in patterns)
 
 
 def _name_of(folder):

@@ -1,5 +1,6 @@
 """Adapters of peft: we compute the same as peft from its folder, and peft computes the same from our folder."""
 
+import contextlib
 import json
 
 import checkpoint_cases
@@ -51,9 +52,13 @@ ADAPTERS = {
     "modernbert-classes": dict(r=3, target_modules=["Wqkv", "Wi", "Wo"], task_type="SEQ_CLS"),
     "gte-classes": dict(r=3, target_modules=["q_proj", "v_proj", "gate_proj", "down_proj"], task_type="SEQ_CLS"),
     "nomic_bert-masked": dict(r=3, target_modules=["k_proj", "o_proj", "up_proj"], modules_to_save=["layer_norm"]),
-    "llava-plain": dict(r=3, target_modules=r".*language_model.*\.(q_proj|up_proj)|.*\.[01]\..*\.fc1|.*\.linear_2"),
+    "llava-plain": dict(r=3, target_modules=["q_proj", "up_proj", "fc1", "linear_2"]),
+    "gemma3-plain": dict(r=3, target_modules=["q_proj", "fc1"], modules_to_save=["multi_modal_projector"]),
     "vit-classes": dict(r=3, target_modules=["q_proj", "o_proj", "fc2"], modules_to_save=["classifier", "layernorm"]),
 }  # fmt: skip
+
+
+UNREAD = "vision_tower.encoder.layers.2."  # the last block of LLaVA's images
 
 
 def randomize(model, size=0.2):
@@ -76,6 +81,7 @@ class Loaded:
         self.theirs = randomize(peft.get_peft_model(model, peft.LoraConfig(**ADAPTERS[name])))
         self.theirs.save_pretrained(self.adapter)
         self.expected = self.of_torch(self.theirs)
+        self.unread = {name for name in load_file(self.adapter / "adapter_model.safetensors") if UNREAD in name}
         self.ours = txf.checkpoints.load(self.base)
 
     def of_torch(self, model):
@@ -109,7 +115,8 @@ def close(one, other):
 def loaded(request, tmp_path_factory):
     found = Loaded(request.param, tmp_path_factory.mktemp(request.param))
     assert np.abs(found.expected - found.bare).max() > 0.1
-    txf.checkpoints.load_adapter(found.ours, found.adapter)
+    with pytest.warns(UserWarning, match="no output") if found.unread else contextlib.nullcontext():
+        txf.checkpoints.load_adapter(found.ours, found.adapter)
     yield found
     keras.backend.clear_session()
 
@@ -125,9 +132,9 @@ def test_peft_loads_what_is_written(loaded, tmp_path):
     )
     close(loaded.of_torch(loaded.peft_of(tmp_path / "again")), loaded.expected)
     before, after = (load_file(folder / "adapter_model.safetensors") for folder in (loaded.adapter, tmp_path / "again"))
-    assert before.keys() == after.keys()
-    for name, value in before.items():
-        np.testing.assert_array_equal(after[name], value)
+    assert before.keys() == after.keys() | loaded.unread
+    for name, value in after.items():
+        np.testing.assert_array_equal(before[name], value)
 
 
 def test_greedy_answers_are_those_of_peft(loaded):
@@ -242,6 +249,6 @@ def test_modules_have_the_names_of_transformers(name, tmp_path):
     assert modules.keys() <= dict(model.named_modules()).keys()
     dense = {name for name, module in model.named_modules() if type(module).__name__ in ("Linear", "Conv1D")}
     dense -= NOT_BUILT
-    dense = {name for name in dense if case.family != "llava" or "vision_tower.encoder.layers.2" not in name}  # unread
+    dense = {name for name in dense if case.family != "llava" or UNREAD not in name}
     tied = {f"{row}" for row in dense if model.get_output_embeddings() is model.get_submodule(row)}
     assert dense - tied <= {name for name, module in modules.items() if module.layers}
