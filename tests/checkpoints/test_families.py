@@ -135,6 +135,8 @@ CLASSES = {"architectures": ["EuroBertForSequenceClassification"], "num_labels":
 
 @pytest.mark.parametrize("family, changes, words", [
     ("granitemoehybrid", {"layer_types": ["mamba", "conv"]}, ["`layer_types`", "['conv']"]),
+    ("gemma", {"hidden_act": "gelu", "hidden_activation": "gelu"}, ["'hidden_activation'", "tanh", "ignore"]),
+    ("gemma2", {"hidden_act": "relu"}, ["'hidden_act'", "relu"]),
     ("granitemoehybrid", {"hidden_act": "gelu"}, ["'hidden_act'", "gelu"]),
     ("granitemoehybrid", {"mamba_d_head": 7}, ["'mamba_d_head'", "7"]),
     ("granitemoehybrid", {"time_step_limit": [0.1, 1.0]}, ["'time_step_limit'", "0.1"]),

@@ -102,14 +102,20 @@ def smollm3(c):
     }
 
 
-def gemma(c, *attends):
-    c.only("use_bidirectional_attention", None, False, *attends)
-    name, new = c("hidden_act", "gelu_pytorch_tanh"), c("hidden_activation", None)
+def gemma(c):
+    """Gemma 1: transformers 5 reads `hidden_act` alone, and earlier versions `hidden_activation`."""
+    name = c("hidden_act", "gelu_pytorch_tanh")
     if name == "gelu":  # in the first files "gelu" means the tanh approximation
         name = "gelu_pytorch_tanh"
+    c.not_read("hidden_activation", name)
+    return {**gemma_parts(c), "activation": c.as_activation("hidden_act", name)}
+
+
+def gemma_parts(c, *attends):
+    """What all Gemmas have; `attends` holds further values of `use_bidirectional_attention`."""
+    c.only("use_bidirectional_attention", None, False, *attends)
     return {
         **options(c, pad_id=0),
-        "activation": c.as_activation("hidden_activation", new or name),
         "head_dim": c("head_dim", 256),
         "attention_bias": c("attention_bias", False),
         "scale_embedding": True,
@@ -118,10 +124,12 @@ def gemma(c, *attends):
 
 
 def gemma2(c, *attends):
-    number = c("num_hidden_layers")
+    number, name = c("num_hidden_layers"), c("hidden_activation", None) or "gelu_pytorch_tanh"
+    c.not_read("hidden_act", name, "gelu")
     kinds = ["full_attention" if i % 2 else "sliding_attention" for i in range(number)]
     return {
-        **gemma(c, *attends),
+        **gemma_parts(c, *attends),
+        "activation": c.as_activation("hidden_activation", name),
         "norm_placement": "sandwich",
         "window": windows(c.each("layer_types", number, kinds), c("sliding_window", 4096)),
         "scale": 1 / math.sqrt(c("query_pre_attn_scalar", 256)),
