@@ -13,7 +13,8 @@ from keras_txf import checks
 from keras_txf.backend.functional_graph import graph_of, is_functional
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
-from keras_txf.layers.token_input import id_inputs, inputs_by_name
+from keras_txf.layers.token_input import id_inputs, inputs_by_name, token_input
+from keras_txf.ops.tensors import nan_unless
 from keras_txf.training.losses import token_cross_entropy
 
 KINDS = ("dpo", "ipo", "orpo")
@@ -35,9 +36,10 @@ def preference_model(policy: keras.Model, name: str = "preference_model") -> ker
         A functional model. Its inputs are a dict of `token_ids`, int (B, 2, T), and `answer_mask`, bool (B, 2, T), True
         at the tokens of the answer, as `txf.text.preferences` makes them. Padding stands on the right. Its output is
         float32 (B, 2, 2): for each answer the sum of the log-probabilities of its tokens, and the number of tokens.
+        Both are NaN for an answer without a token after the first of its row: nothing predicts the first token.
 
     Raises:
-        ValueError: a model with other inputs or outputs.
+        ValueError: a model with other inputs, or with outputs that are not logits of its tokens.
 
     Example:
 
@@ -68,6 +70,12 @@ def preference_model(policy: keras.Model, name: str = "preference_model") -> ker
             "`policy` must return logits (rows, length, vocabulary), alone or in a dict as 'logits'; received "
             f"{short_repr(graph.output)}."
         )
+    tokens = token_input(graph, inputs[0]).vocab_size
+    if logits.shape[-1] < tokens:
+        raise ValueError(
+            f"`policy` must return logits of its {tokens} tokens; received outputs of width {logits.shape[-1]}, like "
+            "the hidden states of an encoder."
+        )
     outputs = AnswerLogProbs(name="answer_log_probs", dtype="float32")(logits, ids, answer_mask)
     return keras.Model({"token_ids": ids, "answer_mask": answer_mask}, outputs, name=name)
 
@@ -93,10 +101,14 @@ class AnswerLogProbs(keras.layers.Layer):
         self.supports_masking = True
 
     def call(self, logits, token_ids, answer_mask):
+        lengths = answer_mask.shape[-1], token_ids.shape[-1]
+        if None not in lengths and lengths[0] != lengths[1]:
+            raise ValueError(f"`answer_mask` must have the length of `token_ids`, {lengths[1]}; received {lengths[0]}.")
         targets, counts = (ops.reshape(x, (-1, ops.shape(x)[-1]))[:, 1:] for x in (token_ids, answer_mask))
         losses = token_cross_entropy(targets, logits[:, :-1], pad_id=None)
         log_probs = ops.where(counts, -losses, 0.0)
-        sums = ops.stack([ops.sum(log_probs, axis=1), ops.sum(ops.cast(counts, "float32"), axis=1)], axis=-1)
+        number = ops.sum(ops.cast(counts, "float32"), axis=1)
+        sums = ops.stack([ops.sum(log_probs, axis=1), number], axis=-1) + nan_unless(number > 0)[:, None]
         return ops.reshape(sums, (-1, 2, 2))
 
     def compute_mask(self, inputs, previous_mask=None):
@@ -202,6 +214,10 @@ def _read(y_true, y_pred):
         raise ValueError(
             "`y_pred` must be the output (B, 2, 2) of `preference_model`, and `y_true` the reference's output or its "
             f"sums (B, 2); received {tuple(y_pred.shape)} and {tuple(y_true.shape)}."
+        )
+    if None not in (y_true.shape[0], y_pred.shape[0]) and y_true.shape[0] != y_pred.shape[0]:
+        raise ValueError(
+            f"`y_true` must have the {y_pred.shape[0]} pairs of `y_pred`; received {y_true.shape[0]} pairs."
         )
     y_true, y_pred = ops.cast(y_true, "float32"), ops.cast(y_pred, "float32")
     reference = y_true[..., 0] if len(y_true.shape) == 3 else y_true

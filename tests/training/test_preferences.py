@@ -48,6 +48,14 @@ def test_log_probabilities_are_sums_over_the_answers(policy):
     np.testing.assert_allclose(preference_model(policy).predict(wider, verbose=0), found, rtol=1e-5)
 
 
+def test_an_answer_that_nothing_predicts_is_nan():
+    """The last pair has an answer without tokens, and one whose only token is the first of its row."""
+    mask = MASK.copy()
+    mask[2] = [[0, 0, 0, 0], [1, 0, 0, 0]]
+    found = preference_model(make_policy()).predict({**DATA, "answer_mask": mask}, verbose=0)
+    assert np.isnan(found[2]).all() and np.isfinite(found[:2]).all()
+
+
 def draw(seed, scale):
     random = np.random.default_rng(seed)
     counts = random.integers(1, 9, (7, 2))
@@ -127,6 +135,11 @@ def test_other_models_and_values_raise_value_errors():
     refused(lambda: preference_model(seq2seq), ["`policy` must read token ids alone", "source_ids"])
     classifier = txf.models.encoder_classifier(V, 3, 1, 8, 2)
     refused(lambda: preference_model(classifier), ["`policy` must return logits"])
+    encoder = txf.models.encoder(V, 1, 8, 2)
+    refused(lambda: preference_model(encoder), ["`policy` must return logits of its 20 tokens", "8", "encoder"])
+    shorter = {**DATA, "answer_mask": MASK[..., :3]}
+    refused(lambda: preference_model(make_policy())(shorter), ["`answer_mask`", "4", "3"])
+    refused(lambda: PreferenceLoss()(np.zeros((1, 2)), np.zeros((3, 2, 2))), ["`y_true`", "3 pairs", "1"])
     refused(lambda: PreferenceLoss("ppo"), ["`kind`", "'ppo'"])
     refused(lambda: PreferenceLoss(beta=0.0), ["`beta`", "0.0"])
     for y_true, y_pred in ((np.zeros((2, 3)), np.zeros((2, 2, 2))), (np.zeros((2, 2)), np.zeros((2, 2)))):
