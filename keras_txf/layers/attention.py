@@ -31,7 +31,7 @@ from keras_txf.layers.positions import build_named, make_position
 from keras_txf.layers.rotary import Rotary
 from keras_txf.layers.serialization import register, revive
 from keras_txf.layers.shown_options import take_options
-from keras_txf.ops.masks import AttentionMask, check_conditions, number_runs
+from keras_txf.ops.masks import AttentionMask, check_conditions, first_real, number_runs
 from keras_txf.ops.positions import PositionBias, add_bias
 
 
@@ -54,7 +54,7 @@ class MultiHeadSelfAttention(Layer):
         positions: int (T,) or (B, T), for `position`; default 0, 1, 2, ... With a cache: for rotary positions only.
         attention_bias: float (B or 1, N or 1, T, T), added to the scaled logits.
         prefix_length: int (B,), with `causal`: this number of first tokens attend to each other in both directions (a
-            prefix language model). The rows are padded on the right.
+            prefix language model). Padding before the first token does not count.
         bidirectional_mask: bool (B, T), with `causal`: each run of consecutive True tokens attends to itself in both
             directions, such as the tokens of an image, or the prefix of each packed sequence. A `window` does not hide
             tokens of the same run.
@@ -126,6 +126,8 @@ class MultiHeadSelfAttention(Layer):
             self._check_call(inputs, padding, segment_ids, positions, *pairs)
             positions = token_positions(inputs, positions)
             query, key, value = self._project(inputs, positions)
+            if prefix_length is not None and padding is not None:
+                prefix_length = prefix_length + first_real(padding)
             runs = None if bidirectional_mask is None else number_runs(bidirectional_mask)
             allowed = AttentionMask(
                 self.causal, self.window, padding, segment_ids, segment_ids, attention_mask, prefix=prefix_length,

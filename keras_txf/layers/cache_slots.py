@@ -5,7 +5,7 @@ Legend: see `caches`.
 
 from keras import ops
 
-from keras_txf.ops.masks import combine_masks, put_slice
+from keras_txf.ops.masks import combine_masks, first_real, put_slice
 from keras_txf.ops.tensors import at_least
 
 
@@ -54,11 +54,6 @@ def cache_slots(window, width, columns, tokens=1):
     if isinstance(columns, int):
         return min(slots, columns)
     return ops.minimum(slots, columns) if ops.is_tensor(columns) else slots  # unknown while JAX infers shapes
-
-
-def first_real(real):
-    """The first column of each row with a real token, int (B,), of bool (B, L); 0 in a row without real tokens."""
-    return ops.cast(ops.argmax(ops.cast(real, "int32"), axis=1), "int32")
 
 
 def positions_of(real, columns):

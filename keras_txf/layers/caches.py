@@ -16,8 +16,8 @@ from typing import Any, Self
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.layers.cache_slots import first_real, prompt_mask, prompt_slots, put_columns, take_columns
-from keras_txf.ops.masks import as_rank_four, number_runs, prefix_mask, same_run
+from keras_txf.layers.cache_slots import prompt_mask, prompt_slots, put_columns, take_columns
+from keras_txf.ops.masks import as_rank_four, first_real, number_runs, prefix_mask, same_run
 from keras_txf.ops.tensors import at_least, at_most, nan_unless, swap_heads
 
 

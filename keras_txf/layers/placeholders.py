@@ -1,4 +1,4 @@
-"""InsertVectors puts vectors, such as those of an image, where placeholder tokens stand.
+"""Layers that put vectors, such as those of an image, among the embedded tokens of a decoder.
 
 Legend: B batch, T length, S number of vectors, D model dim.
 """
@@ -13,6 +13,7 @@ from keras_txf import checks
 from keras_txf.layers.base import Layer
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.serialization import register
+from keras_txf.ops.masks import first_real, padding_positions, real_tokens
 from keras_txf.ops.tensors import nan_unless
 
 
@@ -145,28 +146,114 @@ class JoinImages(Layer):
 
 
 @register
+class InsertBefore(Layer):
+    """Puts vectors directly before the first real token of each row.
+
+    Call arguments:
+        inputs: the vectors (B, S, ...) and the tokens (B, T, ...), of any dtype, in a list.
+        real: bool (B, T), True at the real tokens; None: no token is padding.
+
+    Returns:
+        (B, S + T, ...), of the dtype of the tokens.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking, self.autocast = True, False
+
+    def check_argument(self, name, value):
+        return value  # `inputs` is a list of tensors
+
+    def build(self, inputs_shape, real_shape=None):
+        pass
+
+    def call(self, inputs, real=None):
+        vectors, tokens = inputs
+        x = ops.concatenate([ops.cast(vectors, tokens.dtype), tokens], axis=1)
+        if real is None:
+            return x
+        columns, number = ops.arange(ops.shape(x)[1], dtype="int32")[None], ops.shape(vectors)[1]
+        offset = columns - first_real(real)[:, None]
+        index = ops.where(offset < 0, number + columns, ops.where(offset < number, offset, columns))
+        return _take_columns(x, index)
+
+    def compute_output_spec(self, inputs, real=None):
+        vectors, tokens = inputs
+        sizes = vectors.shape[1], tokens.shape[1]
+        length = None if None in sizes else sum(sizes)
+        return keras.KerasTensor((*tokens.shape[:1], length, *tokens.shape[2:]), tokens.dtype)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return None
+
+
+@register
+class DropBefore(Layer):
+    """Drops the vectors directly before the first real token of each row, which `InsertBefore` put there.
+
+    Args:
+        number: number S of vectors in each row.
+
+    Call arguments:
+        inputs: (B, S + T, ...).
+        real: bool (B, S + T), True at the vectors and at the real tokens; None: no token is padding.
+
+    Returns:
+        (B, T, ...).
+    """
+
+    def __init__(self, number, **kwargs):
+        super().__init__(**kwargs)
+        self.number, self.supports_masking, self.autocast = number, True, False
+
+    def build(self, inputs_shape, real_shape=None):
+        pass
+
+    def call(self, inputs, real=None):
+        if real is None:
+            return inputs[:, self.number :]
+        columns = ops.arange(ops.shape(inputs)[1] - self.number, dtype="int32")[None]
+        return _take_columns(inputs, ops.where(columns < first_real(real)[:, None], columns, columns + self.number))
+
+    def compute_output_spec(self, inputs, real=None):
+        batch, length, *rest = inputs.shape
+        return keras.KerasTensor((batch, None if length is None else length - self.number, *rest), inputs.dtype)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return None
+
+
+def _take_columns(x, index):
+    """The columns (B, C) of a tensor (B, T, ...)."""
+    return ops.take_along_axis(x, ops.expand_dims(index, tuple(range(2, len(x.shape)))), axis=1)
+
+
+@register
 class PrefixMask(Layer):
     """The mask of the first tokens of each row, for the `bidirectional_mask` of an attention.
+
+    Args:
+        pad_id: the token that does not count; None: all count.
 
     Call arguments:
         ids: int (B, T), the tokens.
         prefix_length: int (B,), the number of first tokens.
-        positions: int (T,) or (B, T); default 0, 1, 2, ... Decoding passes the positions of new tokens.
+        positions: int (T,) or (B, T); default: the number of tokens before each. Decoding passes it for new tokens.
 
     Returns:
         bool (B, T).
     """
 
-    def __init__(self, **kwargs):
+    def __init__(self, pad_id=None, **kwargs):
         super().__init__(**kwargs)
-        self.autocast = False
+        self.pad_id, self.autocast = pad_id, False
 
     def build(self, ids_shape, prefix_length_shape=None):
         pass
 
     def call(self, ids, prefix_length, positions=None):
         if positions is None:
-            positions = ops.arange(ops.shape(ids)[1], dtype="int32")
+            positions = padding_positions(real_tokens(ids, self.pad_id))
         positions = ops.broadcast_to(positions, ops.shape(ids))
         return ops.less(positions, ops.cast(prefix_length, "int32")[:, None])
 

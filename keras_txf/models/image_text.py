@@ -17,7 +17,7 @@ from keras_txf.layers import PositionalEmbedding
 from keras_txf.layers.base import call_parameters
 from keras_txf.layers.features import AttachMask
 from keras_txf.layers.heads import LogitAdjustment
-from keras_txf.layers.placeholders import InsertVectors, JoinImages, PrefixMask
+from keras_txf.layers.placeholders import DropBefore, InsertBefore, InsertVectors, JoinImages, PrefixMask
 from keras_txf.layers.projections import Projection
 from keras_txf.layers.token_input import inputs_by_name, known_target, logits_of, target_name, token_input
 from keras_txf.models import stack
@@ -43,7 +43,7 @@ def image_text_generator(
 
     Inputs are a dict of the decoder's inputs, such as `token_ids`, int (B, T), and `images`: float (B, height, width,
     channels) without placeholders, and (B, n, height, width, channels) with placeholders. Rows with fewer images than
-    n, or with text alone, have any numbers, such as zeros, for the missing images. Rows are padded on the right.
+    n, or with text alone, have any finite numbers, such as zeros, for the missing images.
 
     Args:
         image_encoder: a model of images that returns vectors (B, P, width), such as `image_encoder`'s; P must be known.
@@ -118,6 +118,17 @@ def _check_decoder(decoder, placeholder_id):
             raise ValueError(f"`placeholder_id` must not be the padding token; received {placeholder_id}.")
 
 
+def _padding_token(decoder):
+    """The padding token of a decoder: its embedding's, or the one with which it compares its tokens; None: no such."""
+    name = target_name(decoder)
+    of_embedding = token_input(decoder, name).pad_id
+    if of_embedding is not None:
+        return of_embedding
+    calls = (x for x in nodes(decoder) if type(x.operation).__name__ == "NotEqual")
+    compared = [x.arguments.args[1] for x in calls if x.arguments.args[0] is inputs_by_name(decoder)[name]]
+    return compared[0] if compared and isinstance(compared[0], int) else None
+
+
 def _token_embedding(decoder):
     """The one layer of a decoder that embeds its tokens."""
     layers = layers_called_on(decoder, inputs_by_name(decoder)[target_name(decoder)])
@@ -178,7 +189,10 @@ class _DecoderCalls:
         self.embedding, self.head, self.placeholder_id = embedding, _head_of(decoder), placeholder_id
         self.ids, self.images, self.vectors = ids, images, vectors
         self.before = 0 if placeholder_id is not None else vectors.shape[1]  # vectors before the tokens
-        self.mask = self.padding = self.token_padding = None
+        self.pad_id = _padding_token(decoder)
+        self.real = None if self.pad_id is None else ops.not_equal(ids, self.pad_id)
+        self.padding = None if self.real is None else self._behind_image(self.real, "image_and_padding")
+        self.mask = None
         self.is_cut = self.is_embedded = False
 
     def see_both_ways(self, kind, prefix_length):
@@ -186,18 +200,18 @@ class _DecoderCalls:
         if kind is None:
             return
         if kind == "prefix":
-            mask = PrefixMask(name="prefix_mask")(self.ids, prefix_length)
+            mask = PrefixMask(self.pad_id, name="prefix_mask")(self.ids, prefix_length)
         elif self.before:
             mask = ops.zeros_like(self.ids, dtype="bool")
         else:
             mask = ops.equal(self.ids, self.placeholder_id)
-        self.mask = self._behind_image(mask)
+        self.mask = self._behind_image(mask, "image_and_bidirectional_mask")
 
-    def _behind_image(self, mask):
+    def _behind_image(self, mask, name=None):
         """A mask (B, T) of tokens, with True for the vectors before them."""
         if not self.before:
             return mask
-        return ops.concatenate([ops.ones_like(self.vectors[..., 0], dtype="bool"), mask], axis=1)
+        return InsertBefore(name=name)([ops.ones_like(self.vectors[..., 0], dtype="bool"), mask], real=self.real)
 
     def call(self, layer, *args, **kwargs):
         reads_ids = bool(args) and args[0] is self.ids
@@ -209,7 +223,7 @@ class _DecoderCalls:
             self.is_embedded = True
             return self._embed(layer(*args, **kwargs))
         if self.before and reads_ids and type(layer).__name__ == "NotEqual":
-            return self._padding_mask(layer(*args, **kwargs))
+            return self._behind_image(layer(*args, **kwargs))
         if self.before and reads_ids:
             raise ValueError(
                 "`decoder` must read its tokens by one embedding if images stand before the tokens; its layer "
@@ -220,10 +234,11 @@ class _DecoderCalls:
             return layer(self._tokens(args[0]), *args[1:], **kwargs)
         parameters = call_parameters(type(layer))
         if self.mask is not None and ("cache" in parameters or isinstance(layer, DECODE_IN_GRAPH)):
-            if "bidirectional_mask" not in parameters:
+            mixer = getattr(layer, "attention", layer)  # of a block
+            if "bidirectional_mask" not in call_parameters(type(mixer)):
                 raise ValueError(
                     "`bidirectional` needs attention with an argument `bidirectional_mask` in all blocks of the "
-                    f"decoder; its layer {short_repr(layer.name)} ({type(layer).__name__}) has no such argument."
+                    f"decoder; its layer {short_repr(layer.name)} has {type(mixer).__name__}, without such an argument."
                 )
             kwargs["bidirectional_mask"] = self.mask
         return layer(*args, **kwargs)
@@ -234,19 +249,15 @@ class _DecoderCalls:
             vectors = JoinImages(dtype=policy, name="image_vectors")(self.vectors, self.images)
             insert = InsertVectors(self.placeholder_id, number, dtype=policy, name="insert_images")
             return insert(x, self.ids, vectors)
-        mask = mask_of(x)
-        x = ops.concatenate([ops.cast(self.vectors, x.dtype), x], axis=1)
-        return x if mask is None else self._with_mask(x, self._padding_mask(mask), "image_and_tokens")
-
-    def _padding_mask(self, mask):
-        if self.padding is None:
-            self.token_padding, self.padding = mask, self._behind_image(mask)
-        return self.padding
+        has_mask = mask_of(x) is not None
+        x = InsertBefore(dtype=self.embedding.dtype_policy, name="insert_image")([self.vectors, x], real=self.real)
+        return self._with_mask(x, self.padding, "image_and_tokens") if has_mask else x
 
     def _tokens(self, x):
         """The columns of the tokens, without the vectors before them."""
-        has_mask, x = mask_of(x) is not None, x[:, self.before :]
-        return self._with_mask(x, self.token_padding, "tokens") if has_mask else x
+        has_mask = mask_of(x) is not None
+        x = DropBefore(self.before, dtype=self.embedding.dtype_policy, name="drop_image")(x, real=self.padding)
+        return self._with_mask(x, self.real, "tokens") if has_mask else x
 
     def _with_mask(self, x, mask, name):
         return AttachMask(dtype=self.embedding.dtype_policy, name=name)([x, mask])

@@ -288,6 +288,11 @@ def as_rank_four(mask):
     return mask[:, None] if len(mask.shape) == 3 else mask
 
 
+def first_real(real):
+    """The first column of each row with a real token, int (B,), of bool (B, L); 0 in a row without real tokens."""
+    return ops.cast(ops.argmax(ops.cast(real, "int32"), axis=1), "int32")
+
+
 def padding_positions(mask):
     """Returns positions (B, T) that count real tokens only, so that left padding shifts nothing.
 

@@ -128,6 +128,23 @@ def test_padding_keeps_its_mask_and_changes_nothing():
         np.testing.assert_allclose(drawing.array(logits)[1, : len(prompts[1])], drawing.array(alone)[0], atol=1e-5)
 
 
+@drawing.not_on_jax
+@pytest.mark.parametrize("placeholder_id, bidirectional, options", [
+    (None, "prefix", ROTARY), (PLACE, "prefix", ROTARY), (None, None, HYBRID), (None, "images", {"position": "alibi"}),
+])  # fmt: skip
+def test_padding_before_the_tokens_changes_nothing(placeholder_id, bidirectional, options):
+    model = make(placeholder_id, bidirectional, **options)
+    prompts, inputs = example(placeholder_id, bidirectional)
+    ids = np.zeros((2, len(prompts[0]) + 2), "int32")
+    for row, prompt in enumerate(prompts):
+        ids[row, -len(prompt) :] = prompt
+    logits = model({"token_ids": ids, **inputs})
+    assert drawing.array(logits._keras_mask).astype(bool).tolist() == (ids != 0).tolist()
+    for row, prompt in enumerate(prompts):
+        alone = model({"token_ids": np.array([prompt]), **{key: x[row : row + 1] for key, x in inputs.items()}})
+        drawing.assert_same(drawing.array(logits)[row, -len(prompt) :], alone[0], 1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("placeholder_id", [None, PLACE])
 def test_it_learns_to_name_an_image_with_a_frozen_encoder(placeholder_id, tmp_path):

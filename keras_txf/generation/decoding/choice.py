@@ -13,6 +13,7 @@ from keras_txf.generation.decoding.parts import CutPart, Part, PositionsPart, Pr
 from keras_txf.layers.base import call_parameters
 from keras_txf.layers.embeddings import PositionalEmbedding
 from keras_txf.layers.features import FeatureEmbedding
+from keras_txf.layers.placeholders import DropBefore, InsertBefore
 from keras_txf.layers.sequence_ends import SoftPrompt, StartPositions
 
 REFUSED = ("segment_ids", "context_attention_mask", "context_segment_ids")
@@ -45,7 +46,7 @@ def make_part(call, name, prefixes, new, padding):
             f"{short_repr(operation.name)} does."
         )
     prefix = lengths.pop()
-    if prefix and sequence_start(operation, call.args, call.kwargs) == prefix:
+    if prefix and _cut(call) == prefix:
         return CutPart(call, name, prefix)
     if isinstance(operation, keras.layers.Layer):
         parameters = call_parameters(type(operation))
@@ -84,14 +85,21 @@ def _check_of_tokens(layer, argument, value, new):
         )
 
 
+def _cut(call):
+    """The number of vectors before the tokens that a call drops; None for any other call."""
+    if isinstance(call.operation, DropBefore):
+        return call.operation.number
+    return sequence_start(call.operation, call.args, call.kwargs)
+
+
 def _joins_prefix(call, new):
     """Whether a call concatenates constants and, at the end, tokens along the axis of positions."""
-    operation = call.operation
-    if concatenation_axis(operation) is None or not call.args or not isinstance(call.args[0], (list, tuple)):
+    axis = 1 if isinstance(call.operation, InsertBefore) else concatenation_axis(call.operation)
+    if axis is None or not call.args or not isinstance(call.args[0], (list, tuple)):
         return False
     *before, tokens = call.args[0]
     rank = len(tokens.shape) if hasattr(tokens, "shape") else 0
-    along = concatenation_axis(operation) in (1, 1 - rank)
+    along = axis in (1, 1 - rank)
     return along and tokens in new and not any(x in new for x in before)
 
 

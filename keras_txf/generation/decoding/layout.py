@@ -12,9 +12,9 @@ import functools
 
 from keras import ops
 
-from keras_txf.layers.cache_slots import columns_in_slots, first_real, positions_of, prompt_mask, prompt_slots
+from keras_txf.layers.cache_slots import columns_in_slots, positions_of, prompt_mask, prompt_slots
 from keras_txf.layers.caches import Cache
-from keras_txf.ops.masks import padding_positions, put_slice, window_mask
+from keras_txf.ops.masks import first_real, padding_positions, put_slice, window_mask
 from keras_txf.ops.tensors import at_least
 
 

@@ -196,7 +196,7 @@ class PrefixPart(Part):
 
 
 class CutPart(Part):
-    """`x[:, n:]`, which cuts the n vectors before the tokens; the remaining columns are the tokens."""
+    """`x[:, n:]` or a `DropBefore`: cuts the n vectors before the tokens; the remaining columns are the tokens."""
 
     is_known = True
 
