@@ -84,6 +84,7 @@ class MultiHeadSelfAttention(Layer):
     """
 
     weight_splits = WEIGHT_SPLITS
+    is_absolute = False  # whether more than the distance of two positions matters, so that left padding must not count
 
     def __init__(self, num_heads: int, **options: Unpack[SelfAttentionOptions]):
         own = take_options(MultiHeadSelfAttention, options)
@@ -124,7 +125,8 @@ class MultiHeadSelfAttention(Layer):
             padding = inputs_mask if mask is None else mask
             pairs = attention_mask, attention_bias, prefix_length, bidirectional_mask
             self._check_call(inputs, padding, segment_ids, positions, *pairs)
-            positions = token_positions(inputs, positions)
+            absolute = self.is_absolute or getattr(self.position_layer, "is_absolute", False)
+            positions = token_positions(inputs, positions, padding=padding if absolute else None)
             query, key, value = self._project(inputs, positions)
             if prefix_length is not None and padding is not None:
                 prefix_length = prefix_length + first_real(padding)

@@ -12,8 +12,8 @@ from keras_txf.layers.norms import make_norm
 from keras_txf.layers.projections import Dropout, make_projection
 from keras_txf.layers.serialization import register
 from keras_txf.ops.attention import WeightDropout, attention
-from keras_txf.ops.masks import ATTENTION_MASKS
-from keras_txf.ops.tensors import batch_size, widen
+from keras_txf.ops.masks import ATTENTION_MASKS, first_real
+from keras_txf.ops.tensors import at_least, batch_size, widen
 
 # Of the attentions: how `layout_map` splits each weight over devices. See `Layer.weight_splits`.
 WEIGHT_SPLITS = {
@@ -142,12 +142,16 @@ def norm_heads(layer, name, x, heads):
     return getattr(layer, name)(x) if layer.qk_norm else x
 
 
-def token_positions(inputs, positions, cache=None):
-    """The positions of tokens, int (T,) or (B, T): the caller's, else those of the cache, else 0, 1, 2, ..."""
+def token_positions(inputs, positions, cache=None, padding=None):
+    """The positions of tokens, int (T,) or (B, T): the caller's, else those of the cache, else 0, 1, 2, ...
+
+    With `padding`, bool (B, T), they begin at the first real token of each row.
+    """
     if positions is None and cache is not None:
         return cache.positions
     if positions is None:
-        return ops.arange(ops.shape(inputs)[1], dtype="int32")
+        columns = ops.arange(ops.shape(inputs)[1], dtype="int32")
+        return columns if padding is None else at_least(columns - first_real(padding)[:, None], 0)
     positions = ops.convert_to_tensor(positions)
     checks.positions(positions, *inputs.shape[:2])
     return ops.cast(positions, "int32")  # differences of unsigned integers are never negative

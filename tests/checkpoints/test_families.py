@@ -256,6 +256,16 @@ def test_a_decoder_that_attends_both_ways_is_not_a_language_model(tmp_path):
     assert np.abs(before[:, 0] - after[:, 0]).max() > 1e-3
 
 
+def test_llama_4_counts_its_chunks_from_the_first_token(tmp_path):
+    changes = {"pad_token_id": 0, "attention_chunk_size": 3, "floor_scale": 2, "attn_temperature_tuning": True}
+    model = load(changed_folder("llama4_text", tmp_path, **changes))
+    ids = np.array([[5, 6, 7, 8, 4, 3, 2]])
+    alone, padded = (keras.ops.convert_to_numpy(model(np.pad(ids, ((0, 0), (n, 0))))) for n in (0, 2))
+    np.testing.assert_allclose(padded[:, 2:], alone, atol=1e-5)
+    assert np.isfinite(padded).all()
+    assert np.abs(keras.ops.convert_to_numpy(model(ids[:, 2:])) - alone[:, 2:]).max() > 1e-3
+
+
 def test_both_heads_of_deit_get_new_classes():
     model = load(GOLDEN / "deit", num_classes=7)
     assert {model.get_layer(name).units for name in ("logits", "distillation_logits")} == {7}

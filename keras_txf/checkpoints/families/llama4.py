@@ -37,6 +37,8 @@ class ChunkedRotary(Rotary):
         norm_epsilon: epsilon of an RMS norm without weights of rotated queries and keys; None: no norm.
     """
 
+    is_absolute = True
+
     def __init__(self, *options, chunk=None, norm_epsilon=None, **named):
         super().__init__(*options, **named)
         self.chunk = checks.optional(checks.size, "chunk", chunk)
@@ -69,6 +71,8 @@ class TunedAttention(MultiHeadSelfAttention):
         sizes, options: options of `MultiHeadSelfAttention`.
         floor_scale, tuning_scale: the numbers floor and scale.
     """
+
+    is_absolute = True
 
     def __init__(self, *sizes, floor_scale=8192, tuning_scale=0.1, **options):
         super().__init__(*sizes, **options)
