@@ -150,14 +150,19 @@ class Config:
             )
         return ACTIVATIONS.get(name)
 
-    def each(self, key, number, default=None):
-        """Returns the list under a key, one value for each block."""
+    def each(self, key, number, default=None, allowed=None):
+        """Returns the list under a key, one value for each block; `allowed` holds the values that it may have."""
         values = self(key, None)
         values = default if values is None else values
         if not isinstance(values, list) or len(values) < number:
             raise ValueError(
                 f"{self.place} must have a list of {number} values for {short_repr(key)}; received "
                 f"{short_repr(values)}."
+            )
+        unknown = [] if allowed is None else sorted(set(values[:number]) - set(allowed))
+        if unknown:
+            raise ValueError(
+                f"{self.place} must have {short_repr(key)} of {short_repr([*allowed])}; received {short_repr(unknown)}."
             )
         return values[:number]
 

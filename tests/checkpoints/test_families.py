@@ -134,7 +134,7 @@ CLASSES = {"architectures": ["EuroBertForSequenceClassification"], "num_labels":
 
 
 @pytest.mark.parametrize("family, changes, words", [
-    ("granitemoehybrid", {"layer_types": ["mamba", "conv"]}, ["`layer_types`", "['conv']"]),
+    ("granitemoehybrid", {"layer_types": ["mamba", "conv"]}, ["'layer_types'", "['conv']"]),
     ("gemma", {"hidden_act": "gelu", "hidden_activation": "gelu"}, ["'hidden_activation'", "tanh", "ignore"]),
     ("gemma2", {"hidden_act": "relu"}, ["'hidden_act'", "relu"]),
     ("granitemoehybrid", {"hidden_act": "gelu"}, ["'hidden_act'", "gelu"]),
@@ -161,7 +161,7 @@ CLASSES = {"architectures": ["EuroBertForSequenceClassification"], "num_labels":
     ("deberta-v2", {"legacy": False, "tie_word_embeddings": False}, ["'tie_word_embeddings' in"]),
     ("gpt_oss", {"swiglu_alpha": 1.5}, ["'swiglu_alpha' in"]),
     ("gpt_oss", {"rope_parameters": ...}, ["'rope_parameters' or 'rope_scaling'"]),
-    ("lfm2", {"layer_types": ["conv", "mamba"]}, ["`layer_types` of ['full_attention', 'conv']", "['mamba']"]),
+    ("lfm2", {"layer_types": ["conv", "mamba"]}, ["'layer_types' of ['full_attention', 'conv']", "['mamba']"]),
     ("lfm2", {"architectures": ["Lfm2BidirectionalModel"]}, ["both ways", "ignore=['architectures']"]),
     ("lfm2", {"block_use_swiglu": False}, ["'block_use_swiglu'", "ignore="]),
     ("lfm2_moe", {"layer_types": ...}, ["'layer_types'", "None"]),

@@ -31,13 +31,7 @@ def kinds_of(c, other, attends):
     """
     number, given = c("num_hidden_layers"), c("layer_types", None)
     default = [FULL if attends(c, i) else other for i in range(number)]
-    kinds = default if given is None else c.each("layer_types", number)
-    unknown = sorted(set(kinds) - {FULL, other})
-    if unknown:
-        raise ValueError(
-            f"config.json must have `layer_types` of {short_repr([FULL, other])}; received {short_repr(unknown)}."
-        )
-    return kinds
+    return default if given is None else c.each("layer_types", number, allowed=(FULL, other))
 
 
 def with_mixer(options, kinds, mixer):
