@@ -6,6 +6,8 @@ Legend: B batch, T query length, S context length, D model dim, N heads, K key-v
 import math
 from typing import Unpack
 
+from keras import ops
+
 from keras_txf import checks
 from keras_txf.layers.base import Layer
 from keras_txf.layers.multi_head import (
@@ -129,7 +131,7 @@ class MultiHeadSelfAttention(Layer):
             positions = token_positions(inputs, positions, padding=padding if absolute else None)
             query, key, value = self._project(inputs, positions)
             if prefix_length is not None and padding is not None:
-                prefix_length = prefix_length + first_real(padding)
+                prefix_length = ops.cast(prefix_length, "int32") + first_real(padding)
             runs = None if bidirectional_mask is None else number_runs(bidirectional_mask)
             allowed = AttentionMask(
                 self.causal, self.window, padding, segment_ids, segment_ids, attention_mask, prefix=prefix_length,

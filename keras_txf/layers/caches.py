@@ -189,6 +189,8 @@ class Cache:
         if attention_bias is not None:
             bias = self._of_positions(attention_bias)
             biases += [bias, self._nan_unless(self.positions < ops.shape(attention_bias)[-2], bias.dtype)]
+        if prefix_length is not None:
+            prefix_length = ops.cast(prefix_length, "int32")
         if prefix_length is not None and self._of_prompt:
             both = ops.logical_and(
                 self.mask[:, None, None], prefix_mask(self.positions, self.key_positions, prefix_length)

@@ -104,6 +104,7 @@ def check_two_ways(layer, inputs, prefix_length, bidirectional_mask):
     if prefix_length is not None:
         checks.rank("prefix_length", prefix_length, (1, "(batch,)"))
         checks.integers("prefix_length", prefix_length)
+        checks.broadcasts("prefix_length", prefix_length, inputs.shape[0])
     if bidirectional_mask is not None:
         checks.mask("bidirectional_mask", bidirectional_mask, (2, "(batch, length)"))
         checks.broadcasts("bidirectional_mask", bidirectional_mask, *inputs.shape[:2])

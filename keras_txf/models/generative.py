@@ -11,7 +11,7 @@ from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.generation.prompts import prompt_lists, start_list
 from keras_txf.generation.results import check_state
-from keras_txf.layers.placeholders import InsertVectors, PrefixMask
+from keras_txf.layers.placeholders import InsertVectors, JoinImages, PrefixMask
 from keras_txf.layers.serialization import register
 from keras_txf.layers.token_input import (
     followed_input,
@@ -238,9 +238,11 @@ class Generator(CheckedModel):
         if state is None and not all(prompts):
             raise ValueError("`prompt_ids` must hold at least one token in each prompt; received an empty one.")
         check_rows(inputs, len(prompts))
+        has_images = bool(inputs) and any(isinstance(layer, JoinImages) for layer in self.layers)
         for layer in self.layers:
             if isinstance(layer, InsertVectors):
-                layer.check_counts([prompt.count(layer.placeholder_id) for prompt in prompts], None)
+                number = inputs["images"].shape[1] * layer.group_size if has_images else None
+                layer.check_counts([prompt.count(layer.placeholder_id) for prompt in prompts], number)
         return run_generate(self, tokens, prompts, prompts, inputs, options)
 
     def _with_prefix_length(self, inputs, prompts, start_ids):

@@ -60,7 +60,7 @@ def image_text_generator(
 
     Returns:
         A functional `keras.Model` with `generate`, whose argument `inputs` takes the images. The logits are (B, T, V),
-        without the columns of an image before the tokens.
+        without the columns of an image before the tokens; hidden states and attention scores have these columns.
 
     Raises:
         ValueError: an encoder of another output or unknown P, a decoder without one embedding of tokens, a placeholder
@@ -91,7 +91,7 @@ def image_text_generator(
     if bidirectional == "prefix":
         inputs["prefix_length"] = keras.Input((), dtype="int32", name="prefix_length")
     ids = inputs[target_name(decoder)]
-    calls = _DecoderCalls(decoder, embedding, ids, inputs["images"], vectors, placeholder_id)
+    calls = _DecoderCalls(decoder, embedding, ids, inputs["images"], vectors, placeholder_id, bidirectional)
     calls.see_both_ways(bidirectional, inputs.get("prefix_length"))
     outputs = run_graph(decoder, decoder_inputs, calls.call, standardize=False)
     return stack.make_model(inputs, calls.finish(outputs), name, "image_text_generator", Generator)
@@ -121,12 +121,18 @@ def _check_decoder(decoder, placeholder_id):
 def _padding_token(decoder):
     """The padding token of a decoder: its embedding's, or the one with which it compares its tokens; None: no such."""
     name = target_name(decoder)
-    of_embedding = token_input(decoder, name).pad_id
-    if of_embedding is not None:
-        return of_embedding
-    calls = (x for x in nodes(decoder) if type(x.operation).__name__ == "NotEqual")
-    compared = [x.arguments.args[1] for x in calls if x.arguments.args[0] is inputs_by_name(decoder)[name]]
-    return compared[0] if compared and isinstance(compared[0], int) else None
+    ids, of_embedding = inputs_by_name(decoder)[name], token_input(decoder, name).pad_id
+    tokens = [] if of_embedding is None else [of_embedding]
+    for node in nodes(decoder):
+        read = keras.tree.flatten((node.arguments.args, node.arguments.kwargs))
+        if type(node.operation).__name__ == "NotEqual" and any(x is ids for x in read):
+            tokens += [x for x in read if x is not ids]
+    arrays = [None if keras.utils.is_keras_tensor(x) else ops.convert_to_numpy(x) for x in tokens]
+    if any(x is None or x.size != 1 for x in arrays) or len({int(x.flat[0]) for x in arrays}) > 1:
+        raise ValueError(
+            f"`decoder` must compare its tokens with one padding token, an integer; received {short_repr(tokens)}."
+        )
+    return int(arrays[0].flat[0]) if arrays else None
 
 
 def _token_embedding(decoder):
@@ -182,14 +188,15 @@ class _DecoderCalls:
         ids: the new symbol of its token ids.
         images: the symbol of the images.
         vectors: float (B, P, width), or (B n, P, width) with placeholders.
-        placeholder_id: see `image_text_generator`.
+        placeholder_id, bidirectional: see `image_text_generator`.
     """
 
-    def __init__(self, decoder, embedding, ids, images, vectors, placeholder_id):
+    def __init__(self, decoder, embedding, ids, images, vectors, placeholder_id, bidirectional):
         self.embedding, self.head, self.placeholder_id = embedding, _head_of(decoder), placeholder_id
         self.ids, self.images, self.vectors = ids, images, vectors
         self.before = 0 if placeholder_id is not None else vectors.shape[1]  # vectors before the tokens
-        self.pad_id = _padding_token(decoder)
+        self.needs_padding = bool(self.before) or bidirectional == "prefix"
+        self.pad_id = _padding_token(decoder) if self.needs_padding else None
         self.real = None if self.pad_id is None else ops.not_equal(ids, self.pad_id)
         self.padding = None if self.real is None else self._behind_image(self.real, "image_and_padding")
         self.mask = None
@@ -214,7 +221,7 @@ class _DecoderCalls:
         return InsertBefore(name=name)([ops.ones_like(self.vectors[..., 0], dtype="bool"), mask], real=self.real)
 
     def call(self, layer, *args, **kwargs):
-        reads_ids = bool(args) and args[0] is self.ids
+        reads_ids = any(x is self.ids for x in keras.tree.flatten((args, kwargs)))
         if layer is self.embedding and reads_ids:
             if self.is_embedded:
                 raise ValueError(
@@ -222,12 +229,13 @@ class _DecoderCalls:
                 )
             self.is_embedded = True
             return self._embed(layer(*args, **kwargs))
-        if self.before and reads_ids and type(layer).__name__ == "NotEqual":
+        if self.needs_padding and reads_ids and type(layer).__name__ == "NotEqual":
             return self._behind_image(layer(*args, **kwargs))
-        if self.before and reads_ids:
+        if self.needs_padding and reads_ids:
             raise ValueError(
-                "`decoder` must read its tokens by one embedding if images stand before the tokens; its layer "
-                f"{short_repr(layer.name)} reads them too. Pass a `placeholder_id`."
+                "`decoder` must read its tokens by one embedding, and by `keras.ops.not_equal(ids, pad_id)` for its "
+                "padding, if images stand before the tokens or a prefix sees itself; its layer "
+                f"{short_repr(layer.name)} reads them too."
             )
         if self.before and layer is self.head and (kwargs.get("reverse") or isinstance(layer, keras.layers.Dense)):
             self.is_cut = True

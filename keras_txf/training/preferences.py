@@ -59,7 +59,8 @@ def preference_model(policy: keras.Model, name: str = "preference_model") -> ker
     graph = graph_of(policy)
     inputs = [*inputs_by_name(graph)]
     if len(inputs) != 1 or inputs != id_inputs(graph):
-        raise ValueError(f"`policy` must read token ids alone; received a model that reads {short_repr(inputs)}.")
+        received = {key: tensor.dtype for key, tensor in inputs_by_name(graph).items()}
+        raise ValueError(f"`policy` must read token ids alone, integers; received a model that reads {received}.")
     ids = keras.Input((2, None), dtype="int32", name="token_ids")
     answer_mask = keras.Input((2, None), dtype="bool", name="answer_mask")
     rows = PairsToRows(name="rows")(ids)
@@ -73,8 +74,8 @@ def preference_model(policy: keras.Model, name: str = "preference_model") -> ker
     tokens = token_input(graph, inputs[0]).vocab_size
     if logits.shape[-1] < tokens:
         raise ValueError(
-            f"`policy` must return logits of its {tokens} tokens; received outputs of width {logits.shape[-1]}, like "
-            "the hidden states of an encoder."
+            f"`policy` must return logits of the {tokens} tokens that it embeds; received outputs of width "
+            f"{logits.shape[-1]}."
         )
     outputs = AnswerLogProbs(name="answer_log_probs", dtype="float32")(logits, ids, answer_mask)
     return keras.Model({"token_ids": ids, "answer_mask": answer_mask}, outputs, name=name)
@@ -101,9 +102,11 @@ class AnswerLogProbs(keras.layers.Layer):
         self.supports_masking = True
 
     def call(self, logits, token_ids, answer_mask):
-        lengths = answer_mask.shape[-1], token_ids.shape[-1]
-        if None not in lengths and lengths[0] != lengths[1]:
-            raise ValueError(f"`answer_mask` must have the length of `token_ids`, {lengths[1]}; received {lengths[0]}.")
+        if any(None not in pair and pair[0] != pair[1] for pair in zip(answer_mask.shape, token_ids.shape)):
+            raise ValueError(
+                f"`answer_mask` must have the shape of `token_ids`, {tuple(token_ids.shape)}; received "
+                f"{tuple(answer_mask.shape)}."
+            )
         targets, counts = (ops.reshape(x, (-1, ops.shape(x)[-1]))[:, 1:] for x in (token_ids, answer_mask))
         losses = token_cross_entropy(targets, logits[:, :-1], pad_id=None)
         log_probs = ops.where(counts, -losses, 0.0)
@@ -204,7 +207,9 @@ class PreferenceAccuracy(keras.metrics.Mean):
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         sums, _, reference = _read(y_true, y_pred)
-        return super().update_state(ops.cast(_margin(sums - reference) > 0, "float32"), sample_weight)
+        margin = _margin(sums - reference)
+        preferred = ops.cast(margin > 0, "float32") + nan_unless(ops.logical_not(ops.isnan(margin)))
+        return super().update_state(preferred, sample_weight)
 
 
 def _read(y_true, y_pred):

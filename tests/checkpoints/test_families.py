@@ -85,6 +85,8 @@ PUBLISHED = [  # what published files say besides, which changes nothing
     ("llama", {"is_llama_config": True, "rope_interleaved": False, "transformers.js_config": {"kv_cache_dtype": {}},
                "unsloth_fixed": True, "unsloth_version": "2024.9"}),
     ("gemma2", {"sliding_window_size": 4096}),
+    ("gemma", {"hidden_act": "gelu", "hidden_activation": None}),
+    ("gemma", {"hidden_act": "gelu", "hidden_activation": "gelu_pytorch_tanh"}),
     ("modernbert", {"position_embedding_type": "sans_pos", "is_causal": False}),
     ("modernbert-decoder", {"classifier_pooling": "mean", "layer_norm_eps": 1e-5, "reference_compile": True,
                             "position_embedding_type": "sans_pos", "is_causal": True, "sparse_prediction": False}),

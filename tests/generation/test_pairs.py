@@ -14,12 +14,12 @@ RNG = np.random.default_rng(3)
 VALUES = {
     "attention_bias": RNG.normal(size=(B, 2, L, L)).astype("float32"),
     "attention_mask": np.logical_or(RNG.random((B, L, L)) < 0.7, np.eye(L, dtype=bool)),
-    "prefix_length": np.array([5, 1, 3], "int32"),
+    "prefix_length": np.array([5, 1, 3]),
 }
 INPUTS = {
     "attention_bias": lambda: keras.Input((2, None, None), name="attention_bias"),
     "attention_mask": lambda: keras.Input((None, None), dtype="bool", name="attention_mask"),
-    "prefix_length": lambda: keras.Input((), dtype="int32", name="prefix_length"),
+    "prefix_length": lambda: keras.Input((), dtype="int64", name="prefix_length"),
 }
 
 
@@ -66,6 +66,17 @@ def test_a_mask_made_of_the_new_tokens_raises_an_error():
     x = txf.layers.DecoderBlock(2)(x, attention_mask=ids[:, None] != 3)
     with pytest.raises(ValueError, match="`attention_mask` of 'decoder_block.*' without the new tokens"):
         txf.models.generative(keras.Model(ids, keras.layers.Dense(23)(x)))
+
+
+def test_padding_before_the_tokens_is_not_in_the_prefix():
+    layer, x, prefix = txf.layers.MultiHeadSelfAttention(2, causal=True), drawing.normal(2, 5, 8), np.array([2, 3])
+    padded = layer(
+        np.pad(x, ((0, 0), (2, 0), (0, 0))), mask=np.array([[0, 0, 1, 1, 1, 1, 1]] * 2, "bool"), prefix_length=prefix
+    )
+    drawing.assert_same(padded[:, 2:], layer(x, prefix_length=prefix), 1e-5)
+    assert drawing.difference(layer(x), layer(x, prefix_length=prefix)) > 1e-3
+    with pytest.raises(ValueError, match="`prefix_length` must go with the shape"):
+        layer(x, prefix_length=np.array([1, 2, 3]))
 
 
 def test_a_prefix_needs_a_causal_attention():

@@ -1,5 +1,7 @@
 """image_text_generator: what it generates against its own full passes, its masks, and its errors."""
 
+import functools
+
 import drawing
 import keras
 import numpy as np
@@ -143,6 +145,39 @@ def test_padding_before_the_tokens_changes_nothing(placeholder_id, bidirectional
     for row, prompt in enumerate(prompts):
         alone = model({"token_ids": np.array([prompt]), **{key: x[row : row + 1] for key, x in inputs.items()}})
         drawing.assert_same(drawing.array(logits)[row, -len(prompt) :], alone[0], 1e-5)
+
+
+def padded_by_hand(*masks):
+    """A decoder whose padding is known from comparisons in its graph alone."""
+    ids, x = keras.Input((None,), dtype="int32", name="token_ids"), keras.layers.Embedding(23, 12)
+    mask = functools.reduce(keras.ops.logical_and, [of_ids(ids) for of_ids in masks])
+    x = txf.layers.DecoderBlock(2, position="rotary")(x(ids), mask=mask)
+    return txf.models.generative(keras.Model(ids, keras.layers.Dense(23)(x)))
+
+
+@drawing.not_on_jax
+@pytest.mark.parametrize("mask", [
+    lambda ids: keras.ops.not_equal(ids, np.int32(4)), lambda ids: keras.ops.not_equal(4, ids),
+    lambda ids: keras.ops.not_equal(ids, np.array([4])),
+])  # fmt: skip
+@pytest.mark.parametrize("placeholder_id", [None, PLACE])
+def test_padding_that_a_comparison_finds(mask, placeholder_id):
+    model = txf.models.image_text_generator(encoder(), padded_by_hand(mask), placeholder_id, bidirectional="prefix")
+    drawing.randomize(model)
+    prompts, inputs = example(placeholder_id, "prefix")
+    inputs = {name: value[:1] for name, value in inputs.items()}
+    alone, padded = (model({"token_ids": np.array([[4] * n + prompts[0]]), **inputs}) for n in (0, 3))
+    drawing.assert_same(drawing.array(padded)[:, 3:], alone, 1e-5)
+
+
+def test_unknown_padding_raises_an_error():
+    four, more = (lambda ids: keras.ops.not_equal(ids, 4)), (lambda ids: keras.ops.greater(ids, 3))
+    build = txf.models.image_text_generator
+    for place, kind in ((None, None), (PLACE, "prefix")):
+        refused(lambda: build(encoder(), padded_by_hand(more), place, bidirectional=kind), ["not_equal(ids, pad_id)"])
+        two = padded_by_hand(four, lambda ids: keras.ops.not_equal(ids, 3))
+        refused(lambda: build(encoder(), two, place, bidirectional=kind), ["`decoder`", "one padding token", "[4, 3]"])
+    build(encoder(), padded_by_hand(more), PLACE, bidirectional="images")
 
 
 @pytest.mark.slow

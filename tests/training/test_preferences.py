@@ -98,6 +98,8 @@ def test_the_accuracy_is_the_share_of_preferred_answers():
     for rows in (slice(0, 3), slice(3, 7)):
         metric.update_state(reference[rows], policy[rows])
     assert float(metric.result()) == pytest.approx((ratios[:, 0] > ratios[:, 1]).mean())
+    metric.update_state(np.array([[np.nan, 0.0]]), policy[:1])
+    assert np.isnan(float(metric.result()))
 
 
 @pytest.mark.drawn(3)
@@ -136,7 +138,10 @@ def test_other_models_and_values_raise_value_errors():
     classifier = txf.models.encoder_classifier(V, 3, 1, 8, 2)
     refused(lambda: preference_model(classifier), ["`policy` must return logits"])
     encoder = txf.models.encoder(V, 1, 8, 2)
-    refused(lambda: preference_model(encoder), ["`policy` must return logits of its 20 tokens", "8", "encoder"])
+    refused(lambda: preference_model(encoder), ["`policy` must return logits of the 20 tokens", "8"])
+    deferred = keras.Sequential([keras.layers.Embedding(V, 8), keras.layers.Dense(V)])
+    deferred(np.ones((1, 3), "int32"))  # Keras makes an input of floats
+    refused(lambda: preference_model(deferred), ["`policy` must read token ids alone", "float32"])
     shorter = {**DATA, "answer_mask": MASK[..., :3]}
     refused(lambda: preference_model(make_policy())(shorter), ["`answer_mask`", "4", "3"])
     refused(lambda: PreferenceLoss()(np.zeros((1, 2)), np.zeros((3, 2, 2))), ["`y_true`", "3 pairs", "1"])

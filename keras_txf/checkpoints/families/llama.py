@@ -107,7 +107,7 @@ def gemma(c):
     name = c("hidden_act", "gelu_pytorch_tanh")
     if name == "gelu":  # in the first files "gelu" means the tanh approximation
         name = "gelu_pytorch_tanh"
-    c.not_read("hidden_activation", name)
+    c.only("hidden_activation", None, name, hint=c.ignore_hint(["hidden_activation"]))
     return {**gemma_parts(c), "activation": c.as_activation("hidden_act", name)}
 
 
@@ -125,7 +125,7 @@ def gemma_parts(c, *attends):
 
 def gemma2(c, *attends):
     number, name = c("num_hidden_layers"), c("hidden_activation", None) or "gelu_pytorch_tanh"
-    c.not_read("hidden_act", name, "gelu")
+    c.not_read("hidden_act", *dict.fromkeys([name, "gelu"]))
     kinds = ["full_attention" if i % 2 else "sliding_attention" for i in range(number)]
     return {
         **gemma_parts(c, *attends),
