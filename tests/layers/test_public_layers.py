@@ -54,7 +54,7 @@ LAYERS = {
                      {**PACKED, **CROSS, "context_attention_mask": SOME}),
     "Pooling": ({}, {"kind": "max"}, TOKENS),
     "InsertVectors": ({"placeholder_id": 3}, {"group_size": 2},
-                      {"inputs": X, "ids": np.array([[3, 3, 4, 2, 1], [1, 4, 5, 2, 0]]), "vectors": X[:, :2]}),
+                      {"inputs": X, "ids": np.array([[3, 3, 4, 2, 1], [1, 4, 5, 2, 0]], "int32"), "vectors": X[:, :2]}),
     "SoftPrompt": (dict(length=3), {"initializer": "ones"}, {"inputs": X}),
     "AttentionPooling": (dict(num_heads=2, intermediate_dim=10), {"activation": "relu"}, TOKENS),
     "PositionalEmbedding": (dict(vocab_size=11, dim=8, position_encoding="learned", max_length=9, token_types=3),
