@@ -115,7 +115,7 @@ class InsertVectors(Layer):
                 most = "" if number is None else f", at most {number}"
                 raise ValueError(
                     f"`ids` must hold the placeholder {self.placeholder_id} once for each vector of an image: a "
-                    f"multiple of {self.group_size} in each row{most}; received {count} in row {row}."
+                    f"multiple of `group_size`, {self.group_size}, in each row{most}; received {count} in row {row}."
                 )
 
 

@@ -167,6 +167,9 @@ class PreferenceLoss(keras.losses.Loss):
         self.kind = checks.one_of("kind", kind, KINDS)
         self.beta = checks.positive_number("beta", beta)
 
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return super().__call__(*_checked(y_true, y_pred, sample_weight))
+
     def call(self, y_true, y_pred):
         sums, counts, reference = _read(y_true, y_pred)
         if self.kind == "dpo":
@@ -206,24 +209,40 @@ class PreferenceAccuracy(keras.metrics.Mean):
         super().__init__(checks.optional(checks.string, "name", name), dtype)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
+        y_true, y_pred, sample_weight = _checked(y_true, y_pred, sample_weight)
         sums, _, reference = _read(y_true, y_pred)
         margin = _margin(sums - reference)
         preferred = ops.cast(margin > 0, "float32") + nan_unless(ops.logical_not(ops.isnan(margin)))
         return super().update_state(preferred, sample_weight)
 
 
-def _read(y_true, y_pred):
-    """The sums of log-probabilities, the numbers of tokens, and the reference's sums: float32 (B, 2) each."""
+def _checked(y_true, y_pred, sample_weight):
+    """The arguments of a loss or metric of pairs as tensors; raises ValueError for tensors of other shapes."""
     y_true, y_pred = (checks.number_tensor(name, x) for name, x in (("y_true", y_true), ("y_pred", y_pred)))
     if tuple(y_pred.shape[1:]) != (2, 2) or tuple(y_true.shape[1:]) not in ((2,), (2, 2)):
         raise ValueError(
             "`y_pred` must be the output (B, 2, 2) of `preference_model`, and `y_true` the reference's output or its "
             f"sums (B, 2); received {tuple(y_pred.shape)} and {tuple(y_true.shape)}."
         )
-    if None not in (y_true.shape[0], y_pred.shape[0]) and y_true.shape[0] != y_pred.shape[0]:
-        raise ValueError(
-            f"`y_true` must have the {y_pred.shape[0]} pairs of `y_pred`; received {y_true.shape[0]} pairs."
-        )
+    pairs = y_pred.shape[0]
+    if _differ(y_true.shape[0], pairs):
+        raise ValueError(f"`y_true` must have the {pairs} pairs of `y_pred`; received {y_true.shape[0]} pairs.")
+    if sample_weight is not None:
+        sample_weight = checks.number_tensor("sample_weight", sample_weight)
+        if len(sample_weight.shape) != 1 or _differ(sample_weight.shape[0], pairs):
+            raise ValueError(
+                f"`sample_weight` must be weights of the pairs, ({pairs},); received {tuple(sample_weight.shape)}."
+            )
+    return y_true, y_pred, sample_weight
+
+
+def _differ(size, other):
+    """Whether two sizes are known and differ."""
+    return None not in (size, other) and size != other
+
+
+def _read(y_true, y_pred):
+    """The sums of log-probabilities, the numbers of tokens, and the reference's sums: float32 (B, 2) each."""
     y_true, y_pred = ops.cast(y_true, "float32"), ops.cast(y_pred, "float32")
     reference = y_true[..., 0] if len(y_true.shape) == 3 else y_true
     return y_pred[..., 0], ops.maximum(y_pred[..., 1], 1.0), reference

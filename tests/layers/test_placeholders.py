@@ -24,7 +24,7 @@ def test_placeholders_are_replaced_in_order():
 def test_a_row_with_a_wrong_number_of_placeholders_raises_an_error_or_is_nan():
     refused(lambda: txf.layers.InsertVectors(9)(X, IDS, VECTORS[:, :2]), ["`ids`", "at most 2", "received 3 in row 0"])
     groups = txf.layers.InsertVectors(9, group_size=2)
-    refused(lambda: groups(X, IDS, VECTORS), ["`ids`", "a multiple of 2", "received 3 in row 0"])
+    refused(lambda: groups(X, IDS, VECTORS), ["`ids`", "`group_size`, 2", "received 3 in row 0"])
     ids, vectors = keras.Input((None,), dtype="int32"), keras.Input((None, 8))
     compiled = keras.Model([ids, vectors], groups(keras.layers.Embedding(10, 8)(ids), ids, vectors))
     if keras.backend.backend() == "torch":  # where `predict` compiles nothing

@@ -237,7 +237,7 @@ def test_bad_arguments_raise_an_error(uncompiled):
         build(encoder(), wired, PLACE).generate([[5]], 2, inputs={"images": np.zeros((1, 1, 8, 8, 1), "float32")}).any()
     )
     model, inputs = build(encoder(), decoder, PLACE), {"images": np.zeros((1, 2, 8, 8, 1), "float32")}
-    refused(lambda: model.generate([[5, PLACE, 6]], 2, inputs=inputs), ["a multiple of 5", "received 1 in row 0"])
+    refused(lambda: model.generate([[5, PLACE, 6]], 2, inputs=inputs), ["`group_size`, 5", "received 1 in row 0"])
     refused(lambda: model.generate([[PLACE] * 15], 2, inputs=inputs), ["at most 10", "received 15 in row 0"])
     with pytest.raises(ValueError, match="`inputs`.*images"):
         model.generate([[5]], 2)
@@ -255,6 +255,7 @@ def wires():
     }
 
 
+@pytest.mark.drawn(3)
 @drawing.not_on_jax
 @pytest.mark.filterwarnings("ignore:.*does not support masking:UserWarning")
 @pytest.mark.parametrize("name", wires())
@@ -274,6 +275,7 @@ def test_the_logits_are_cut_behind_all_layers_that_read_the_image(name, pad_id):
     assert found[0, 3:].tolist() == (logits[:, 1:].argmax(-1) + 1 if pad_id == 0 else logits.argmax(-1)).tolist()
 
 
+@pytest.mark.long
 @drawing.not_on_jax
 def test_the_prefix_has_the_start_tokens():
     model, image = make(None, "prefix", **ROTARY), {"images": drawing.normal(2, 8, 8, 1)}
