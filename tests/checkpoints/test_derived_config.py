@@ -175,6 +175,7 @@ def wired(head=None, final_norm=None, embedding=None, **block):
     return model
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("activation", ["swish", keras.activations.silu])
 def test_a_model_of_keras_own_layers_is_saved_with_its_limit_of_positions(activation, tmp_path):
     model = wired(activation=activation)
@@ -216,6 +217,7 @@ class Doubled(keras.layers.Dense):
         return 2.0 * super().call(inputs)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("head, words", [
     (lambda: keras.layers.Dense(90, name="logits"), "asks for use_bias=False of logits (received True)"),
     (lambda: keras.layers.Dense(90, use_bias=False, activation="tanh", name="logits"),
@@ -227,6 +229,7 @@ def test_a_head_that_computes_otherwise_raises_value_error(head, words, tmp_path
     refused(lambda: save(wired(head()), tmp_path / "new", family="llama"), [words])
 
 
+@pytest.mark.slow
 def test_one_message_has_all_differences(tmp_path):
     norm = keras.layers.RMSNormalization(epsilon=1e-6, name="decoder_norm")
     model = wired(final_norm=norm, embedding={"scale": True}, gated=False, norm_placement="sandwich")

@@ -26,6 +26,7 @@ def greedy_is_exact(model, assistant, inputs=None, **options):
         np.testing.assert_allclose(one, other, atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize(("name", "other"), [("window", "states"), ("states", "window"), ("learned", "learned")])
 def test_greedy_answers_are_those_without_an_assistant(uncompiled, name, other):
@@ -49,6 +50,7 @@ def test_random_models_with_random_assistants(uncompiled, request):
     assert right >= 6
 
 
+@pytest.mark.long
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", ["window", "states"])
 def test_draws_have_the_distribution_of_the_model(name):

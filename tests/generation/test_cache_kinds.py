@@ -36,6 +36,7 @@ def test_sinks_and_a_window_are_a_mask(prompt):
     np.testing.assert_array_equal(expected[places - 1].argmax(-1), ids[places])
 
 
+@pytest.mark.long
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("options", [{}, {"window": 3}, {"num_key_value_heads": 1}], ids=["full", "window", "grouped"])
 def test_integers_of_8_bits_round_keys_and_values(options):

@@ -136,6 +136,7 @@ def test_no_score_is_nan(sampler, name):
         assert all(len(row) == len(prompt) + 4 for row, prompt in zip(found.ids, PROMPTS, strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.drawn(4)
 @pytest.mark.parametrize("penalty", [-1e30, -10, 10, 1e30])
 @pytest.mark.parametrize("early_stopping", [False, "never"])

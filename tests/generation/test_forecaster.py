@@ -49,7 +49,7 @@ def naive(model, series, given=lambda row: {}, follow=lambda outputs, row, step:
     return found
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_forecasts_are_those_of_the_full_pass(kind):
     model = txf.models.forecaster(build(kind))
@@ -99,6 +99,7 @@ def test_a_context_and_known_future_features():
             model.forecast(SERIES, STEPS, **options)
 
 
+@pytest.mark.long
 def test_draws_follow_the_seed_and_come_back_from_a_file(tmp_path):
     model = txf.models.forecaster(build("gru", 2 * F), draw)
     found = model.forecast(SERIES, STEPS, seed=3, num_return_sequences=4)
@@ -118,6 +119,7 @@ def both_ways(x):
     return L.Bidirectional(L.GRU(4, return_sequences=True))(x)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     "options, words",
     [

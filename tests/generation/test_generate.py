@@ -175,6 +175,7 @@ def test_a_stop_that_is_the_pad_token_ends_the_row(kind):
     np.testing.assert_array_equal(forced, padded(expected))
 
 
+@pytest.mark.drawn(2)
 @drawing.not_on_jax
 @pytest.mark.parametrize("sampler", ["greedy", "beam", "contrastive", "sampling"])
 def test_padding_is_chosen_where_it_is_allowed_alone(sampler):

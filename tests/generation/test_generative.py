@@ -343,6 +343,7 @@ def test_source_and_target_of_any_name_are_found_by_the_length_of_the_logits(tmp
         np.testing.assert_array_equal(found[0], np.concatenate(new))
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("names, lengths", [
     (("token_ids", "answer"), (None, None)), (("target_ids", "a"), (None, None)), (("b", "a"), (3, None)),
     (("b", "a"), (None, 3 + NEW)),

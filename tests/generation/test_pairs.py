@@ -32,6 +32,7 @@ def make(names, window):
     return txf.models.generative(drawing.randomize(model, seed=1))
 
 
+@pytest.mark.drawn(2)
 @drawing.not_on_jax
 @pytest.mark.parametrize("names, window, sampler", [
     (["attention_bias"], None, txf.generation.Beam(3)), (["attention_mask"], None, "greedy"),

@@ -27,6 +27,7 @@ def log_probs(model, prompt, tokens):
     return [log_probs_after(model, prompt, [tokens[:i]])[0, token] for i, token in enumerate(tokens)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", FEWER)
 def test_lists_and_scores_have_no_padding(kind):
     model, rows = make(kind, "llama"), answers(kind)

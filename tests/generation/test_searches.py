@@ -171,6 +171,7 @@ def test_more_beams_than_sequences_leave_some_empty():
     assert np.isinf(result.scores[0, 4:]).all() and np.isfinite(result.scores[0, :4]).all()
 
 
+@pytest.mark.long
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("kind", FEWER)
 def test_searches_that_are_greedy(kind):
@@ -212,6 +213,7 @@ def slow_contrastive(model, prompt, new, width, penalty):
     return ids
 
 
+@pytest.mark.long
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", ["llama", "gemma", "alibi and window"])
 def test_contrastive_search_equals_a_slow_one(name):

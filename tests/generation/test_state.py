@@ -33,6 +33,7 @@ def generator(**options):
     return txf.models.decoder_generator(V, num_layers=2, dim=16, num_heads=2, **options)
 
 
+@pytest.mark.long
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     ("options", "of_call"),
@@ -59,6 +60,7 @@ def test_random_models_go_on_from_a_state(uncompiled, request):
     assert right >= 6
 
 
+@pytest.mark.long
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("options", [{"window": 3}, {"attention": [txf.layers.GatedDeltaNet(2, 8), None]}])
 def test_streams_and_texts_that_are_read_alone_have_a_state(options):
@@ -108,6 +110,7 @@ def test_a_state_draws_as_all_tokens_do():
     assert [text + own for text, own in zip(texts, found)] == whole
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -214,6 +214,7 @@ def test_defaults_follow_the_values_of_lists():
         assert model.get_layer("encoder_0").position.bidirectional is not causal
 
 
+@pytest.mark.long
 @drawing.not_on_jax
 def test_a_deep_stack_with_the_norms_of_the_paper_warns_unless_it_is_asked_for():
     """Warnings are errors here: what does not stand in `pytest.warns` must not warn."""

@@ -113,6 +113,7 @@ def test_training_keeps_the_factor_below_its_limit(most):
     assert factor == pytest.approx(20.0 if most else 19 * np.e, rel=1e-5)
 
 
+@pytest.mark.long
 def test_a_text_that_is_all_padding_has_a_zero_vector_and_finite_gradients():
     """Keras' unit norm has a gradient of NaN on JAX and PyTorch there, and is NaN itself in float16."""
     half = UnitNormalization(dtype="float16")(np.array([[0, 0], [3, 4]], "float16"))

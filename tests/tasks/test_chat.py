@@ -76,6 +76,7 @@ TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token if 
 TEMPLATE += "{% if add_generation_prompt %}assistant: {% endif %}"
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("columns", [("prompt", "response"), "messages", None])
 def test_prompts_and_responses_or_messages_are_conversations(tmp_path, columns):

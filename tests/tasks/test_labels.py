@@ -95,6 +95,7 @@ def tasks_of_problems():
     return {kind: make(["x", "y", "z"], labels, problem_type=kind, **small) for kind, labels in columns.items()}
 
 
+@pytest.mark.slow
 def test_thresholds_of_labels_decide_in_predictions_scores_files_and_exports(tasks_of_problems, tmp_path):
     multi = tasks_of_problems[MULTI]
     task = txf.tasks.TextClassifier(multi.model, multi.tokenizer, multi.labels, problem_type=MULTI, thresholds=0.5)

@@ -30,6 +30,7 @@ def task():
     return from_scratch(max_length=40)
 
 
+@pytest.mark.slow
 def test_answers_are_parts_of_their_contexts(task):
     found = task.predict(QUESTIONS, CONTEXTS)
     assert all(one["text"] == context[one["start"] : one["end"]] != "" for one, context in zip(found, CONTEXTS))

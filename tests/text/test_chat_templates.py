@@ -47,6 +47,7 @@ def test_a_template_reads_nothing_of_the_process(template):
         assert "SecurityError" in str(error)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("template", [
     "{{ 'a' * 3000000000 }}", "{{ ('%01000000000d' | format(1)) | length }}", "{{ 9 ** (9 ** 9) }}",
     "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",

@@ -73,6 +73,7 @@ EXAMPLES = {  # at most 9 tokens a row
 
 
 @pytest.mark.drawn(2)
+@pytest.mark.drawn(2)
 @every_pipeline
 def test_shapes_and_numbers(name):
     examples = run(name, BYTES, 9)

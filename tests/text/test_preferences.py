@@ -46,6 +46,7 @@ def test_long_rows_are_truncated_and_a_pair_without_an_answer_is_left_out():
     assert not [*txf.text.preferences(nothing_before, txf.text.ByteTokenizer())]
 
 
+@pytest.mark.slow
 def test_a_policy_learns_from_batches():
     policy = txf.models.decoder_generator(BYTES.vocab_size, 1, 8, 2, dropout=0.0)
     pairs = txf.training.preference_model(policy)

@@ -102,6 +102,7 @@ def test_the_accuracy_is_the_share_of_preferred_answers():
     assert np.isnan(float(metric.result()))
 
 
+@pytest.mark.long
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("kind", ["dpo", "ipo", "orpo"])
 def test_a_policy_learns_preferences_with_an_adapter_whose_base_is_the_reference(kind):

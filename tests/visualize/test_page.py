@@ -307,6 +307,7 @@ def test_lines_and_maps_are_drawn_in_the_scheme_of_the_reader(reader, dark):
     assert len(reader.all("#grid button")) == 6
 
 
+@pytest.mark.long
 def test_long_texts_scroll_and_a_row_may_be_empty(reader):
     scores = {"a": weights(2, 90, 90)}
     scores["a"][0, 0, 81] = 0
