@@ -193,7 +193,7 @@ class _DecoderCalls:
 
     def __init__(self, decoder, embedding, ids, images, vectors, placeholder_id, bidirectional):
         self.embedding, self.head, self.placeholder_id = embedding, _head_of(decoder), placeholder_id
-        self.ids, self.images, self.vectors = ids, images, vectors
+        self.ids, self.images, self.vectors, self.policy = ids, images, vectors, embedding.dtype_policy
         self.before = 0 if placeholder_id is not None else vectors.shape[1]  # vectors before the tokens
         self.needs_padding = bool(self.before) or bidirectional == "prefix"
         self.pad_id = _padding_token(decoder) if self.needs_padding else None
@@ -207,7 +207,7 @@ class _DecoderCalls:
         if kind is None:
             return
         if kind == "prefix":
-            mask = PrefixMask(self.pad_id, name="prefix_mask")(self.ids, prefix_length)
+            mask = PrefixMask(self.pad_id, dtype=self.policy, name="prefix_mask")(self.ids, prefix_length)
         elif self.before:
             mask = ops.zeros_like(self.ids, dtype="bool")
         else:
@@ -218,7 +218,8 @@ class _DecoderCalls:
         """A mask (B, T) of tokens, with True for the vectors before them."""
         if not self.before:
             return mask
-        return InsertBefore(name=name)([ops.ones_like(self.vectors[..., 0], dtype="bool"), mask], real=self.real)
+        insert = InsertBefore(dtype=self.policy, name=name)
+        return insert([ops.ones_like(self.vectors[..., 0], dtype="bool"), mask], real=self.real)
 
     def call(self, layer, *args, **kwargs):
         reads_ids = any(x is self.ids for x in keras.tree.flatten((args, kwargs)))
@@ -253,22 +254,22 @@ class _DecoderCalls:
 
     def _embed(self, x):
         if not self.before:
-            policy, number = self.embedding.dtype_policy, self.vectors.shape[1]
-            vectors = JoinImages(dtype=policy, name="image_vectors")(self.vectors, self.images)
-            insert = InsertVectors(self.placeholder_id, number, dtype=policy, name="insert_images")
+            vectors = JoinImages(dtype=self.policy, name="image_vectors")(self.vectors, self.images)
+            number = self.vectors.shape[1]
+            insert = InsertVectors(self.placeholder_id, number, dtype=self.policy, name="insert_images")
             return insert(x, self.ids, vectors)
         has_mask = mask_of(x) is not None
-        x = InsertBefore(dtype=self.embedding.dtype_policy, name="insert_image")([self.vectors, x], real=self.real)
+        x = InsertBefore(dtype=self.policy, name="insert_image")([self.vectors, x], real=self.real)
         return self._with_mask(x, self.padding, "image_and_tokens") if has_mask else x
 
     def _tokens(self, x):
         """The columns of the tokens, without the vectors before them."""
         has_mask = mask_of(x) is not None
-        x = DropBefore(self.before, dtype=self.embedding.dtype_policy, name="drop_image")(x, real=self.padding)
+        x = DropBefore(self.before, dtype=self.policy, name="drop_image")(x, real=self.padding)
         return self._with_mask(x, self.real, "tokens") if has_mask else x
 
     def _with_mask(self, x, mask, name):
-        return AttachMask(dtype=self.embedding.dtype_policy, name=name)([x, mask])
+        return AttachMask(dtype=self.policy, name=name)([x, mask])
 
     def finish(self, outputs):
         """The outputs of the decoder, with logits of the tokens alone."""
