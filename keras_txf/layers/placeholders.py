@@ -252,6 +252,7 @@ class PrefixMask(Layer):
         pass
 
     def call(self, ids, prefix_length, positions=None):
+        checks.broadcasts("prefix_length", prefix_length, ids.shape[0])
         if positions is None:
             positions = padding_positions(real_tokens(ids, self.pad_id))
         positions = ops.broadcast_to(positions, ops.shape(ids))

@@ -2,10 +2,12 @@
 
 import dataclasses
 import itertools
+import math
 
 import keras
+from keras import ops
 
-from keras_txf.backend.functional_graph import layers_called_on
+from keras_txf.backend.functional_graph import layers_called_on, nodes
 from keras_txf.checks import short_repr
 from keras_txf.layers.embeddings import PositionalEmbedding
 from keras_txf.layers.placeholders import InsertVectors
@@ -132,6 +134,30 @@ def _embedded_or_not(model, name, layers):
         pad_id = 0 if any(layer.mask_zero for layer in of_keras) else None
         return TokenInput(name, of_keras[0].input_dim, pad_id, None)
     return TokenInput(name, logits_of(model).shape[-1], None, None)
+
+
+def padding_token(decoder, name):
+    """The padding token of a decoder: its embedding's, or the n of its `keras.ops.not_equal(ids, n)`; None: no such."""
+    ids, of_embedding = inputs_by_name(decoder)[name], token_input(decoder, name).pad_id
+    tokens = [] if of_embedding is None else [of_embedding]
+    for node in nodes(decoder):
+        read = keras.tree.flatten((node.arguments.args, node.arguments.kwargs))
+        if type(node.operation).__name__ == "NotEqual" and any(x is ids for x in read):
+            tokens += [x for x in read if x is not ids]
+    return one_token(tokens) if tokens else None
+
+
+def one_token(tokens, expected=None):
+    """The integer that all constants are; raises ValueError for others, or if it is not the expected one."""
+    tokens = [*tokens]
+    arrays = [None if keras.utils.is_keras_tensor(x) else ops.convert_to_numpy(x) for x in tokens]
+    values = {float(x.flat[0]) if x is not None and x.size == 1 else math.nan for x in arrays}
+    value = values.pop()
+    if values or not value.is_integer() or expected not in (None, value):
+        raise ValueError(
+            f"`decoder` must compare its tokens with one padding token, an integer; received {short_repr(tokens)}."
+        )
+    return int(value)
 
 
 def logits_of(model):

@@ -19,7 +19,15 @@ from keras_txf.layers.features import AttachMask
 from keras_txf.layers.heads import LogitAdjustment
 from keras_txf.layers.placeholders import DropBefore, InsertBefore, InsertVectors, JoinImages, PrefixMask
 from keras_txf.layers.projections import Projection
-from keras_txf.layers.token_input import inputs_by_name, known_target, logits_of, target_name, token_input
+from keras_txf.layers.token_input import (
+    inputs_by_name,
+    known_target,
+    logits_of,
+    one_token,
+    padding_token,
+    target_name,
+    token_input,
+)
 from keras_txf.models import stack
 from keras_txf.models.generative import Generator
 
@@ -48,7 +56,8 @@ def image_text_generator(
     Args:
         image_encoder: a model of images that returns vectors (B, P, width), such as `image_encoder`'s; P must be known.
         decoder: a model with `generate`, such as `decoder_generator`'s or `generative`'s. The vectors of images replace
-            or precede the outputs of its embedding of tokens, and receive no positions from that embedding.
+            or precede the outputs of its embedding of tokens, and receive no positions from that embedding. Its padding
+            is the embedding's `pad_id`, or the n of `keras.ops.not_equal(ids, n)`.
         placeholder_id: the token that stands for a vector of an image; None: each row has one image, before its tokens.
         projection: a layer, or a list of layers one after another, from the vectors (B, P, width) to (B, any P, width
             of the embedded tokens); the model uses them as they are. Default: a Dense layer, `image_projection`.
@@ -118,23 +127,6 @@ def _check_decoder(decoder, placeholder_id):
             raise ValueError(f"`placeholder_id` must not be the padding token; received {placeholder_id}.")
 
 
-def _padding_token(decoder):
-    """The padding token of a decoder: its embedding's, or the one with which it compares its tokens; None: no such."""
-    name = target_name(decoder)
-    ids, of_embedding = inputs_by_name(decoder)[name], token_input(decoder, name).pad_id
-    tokens = [] if of_embedding is None else [of_embedding]
-    for node in nodes(decoder):
-        read = keras.tree.flatten((node.arguments.args, node.arguments.kwargs))
-        if type(node.operation).__name__ == "NotEqual" and any(x is ids for x in read):
-            tokens += [x for x in read if x is not ids]
-    arrays = [None if keras.utils.is_keras_tensor(x) else ops.convert_to_numpy(x) for x in tokens]
-    if any(x is None or x.size != 1 for x in arrays) or len({int(x.flat[0]) for x in arrays}) > 1:
-        raise ValueError(
-            f"`decoder` must compare its tokens with one padding token, an integer; received {short_repr(tokens)}."
-        )
-    return int(arrays[0].flat[0]) if arrays else None
-
-
 def _token_embedding(decoder):
     """The one layer of a decoder that embeds its tokens."""
     layers = layers_called_on(decoder, inputs_by_name(decoder)[target_name(decoder)])
@@ -196,7 +188,7 @@ class _DecoderCalls:
         self.ids, self.images, self.vectors, self.policy = ids, images, vectors, embedding.dtype_policy
         self.before = 0 if placeholder_id is not None else vectors.shape[1]  # vectors before the tokens
         self.needs_padding = bool(self.before) or bidirectional == "prefix"
-        self.pad_id = _padding_token(decoder) if self.needs_padding else None
+        self.pad_id = padding_token(decoder, target_name(decoder)) if self.needs_padding else None
         self.real = None if self.pad_id is None else ops.not_equal(ids, self.pad_id)
         self.padding = None if self.real is None else self._behind_image(self.real, "image_and_padding")
         self.mask = None
@@ -231,6 +223,7 @@ class _DecoderCalls:
             self.is_embedded = True
             return self._embed(layer(*args, **kwargs))
         if self.needs_padding and reads_ids and type(layer).__name__ == "NotEqual":
+            self._check_padding(x for x in keras.tree.flatten((args, kwargs)) if x is not self.ids)
             return self._behind_image(layer(*args, **kwargs))
         if self.needs_padding and reads_ids:
             raise ValueError(
@@ -251,6 +244,14 @@ class _DecoderCalls:
                 )
             kwargs["bidirectional_mask"] = self.mask
         return layer(*args, **kwargs)
+
+    def _check_padding(self, tokens):
+        """Raises ValueError for a comparison that `padding_token` does not see: in a model within the decoder."""
+        if self.pad_id is None:
+            raise ValueError(
+                "`decoder` must compare its tokens with the padding token in its own graph, not in a model within it."
+            )
+        one_token(tokens, self.pad_id)
 
     def _embed(self, x):
         if not self.before:

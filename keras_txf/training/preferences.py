@@ -231,7 +231,7 @@ def _checked(y_true, y_pred, sample_weight):
         sample_weight = checks.number_tensor("sample_weight", sample_weight)
         if len(sample_weight.shape) != 1 or _differ(sample_weight.shape[0], pairs):
             raise ValueError(
-                f"`sample_weight` must be weights of the pairs, ({pairs},); received {tuple(sample_weight.shape)}."
+                f"`sample_weight` must be a weight for each pair, (B,); received {tuple(sample_weight.shape)}."
             )
     return y_true, y_pred, sample_weight
 

@@ -177,7 +177,15 @@ def test_unknown_padding_raises_an_error():
         refused(lambda: build(encoder(), padded_by_hand(more), place, bidirectional=kind), ["not_equal(ids, pad_id)"])
         two = padded_by_hand(four, lambda ids: keras.ops.not_equal(ids, 3))
         refused(lambda: build(encoder(), two, place, bidirectional=kind), ["`decoder`", "one padding token", "[4, 3]"])
+        half = padded_by_hand(lambda ids: keras.ops.not_equal(ids, 4.5))
+        refused(lambda: build(encoder(), half, place, bidirectional=kind), ["`decoder`", "an integer", "[4.5]"])
+        inner = keras.Input((None,), dtype="int32")
+        inside = padded_by_hand(keras.Model(inner, keras.ops.not_equal(inner, 4)))
+        refused(lambda: build(encoder(), inside, place, bidirectional=kind), ["`decoder`", "a model within it"])
     build(encoder(), padded_by_hand(more), PLACE, bidirectional="images")
+    model, (prompts, inputs) = make(None, "prefix"), example(None, "prefix")
+    rows = {"token_ids": np.array([prompts[0]] * 2), "images": inputs["images"], "prefix_length": np.array([1, 2, 3])}
+    refused(lambda: model(rows), ["`prefix_length` must go with the shape (2,)", "(3,)"])
 
 
 @pytest.mark.slow
