@@ -131,7 +131,7 @@ class MultiHeadSelfAttention(Layer):
             positions = token_positions(inputs, positions, padding=padding if absolute else None)
             query, key, value = self._project(inputs, positions)
             if prefix_length is not None and padding is not None:
-                prefix_length = ops.cast(prefix_length, "int32") + first_real(padding)
+                prefix_length = ops.add(prefix_length, first_real(padding))
             runs = None if bidirectional_mask is None else number_runs(bidirectional_mask)
             allowed = AttentionMask(
                 self.causal, self.window, padding, segment_ids, segment_ids, attention_mask, prefix=prefix_length,

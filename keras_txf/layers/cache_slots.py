@@ -9,13 +9,6 @@ from keras_txf.ops.masks import combine_masks, first_real, put_slice
 from keras_txf.ops.tensors import at_least
 
 
-def take_columns(x, columns):
-    """Columns (C,) or (B, C) of a tensor (B, P, K, H)."""
-    if len(columns.shape) == 1:
-        return ops.take(x, columns, axis=1)
-    return ops.take_along_axis(x, columns[:, :, None, None], axis=1)
-
-
 def put_columns(cache, new, slot):
     """Keys or values (B, K, C, ...) with new ones (B, K, T, ...), see `StepLayout`.
 

@@ -16,9 +16,9 @@ from typing import Any, Self
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.layers.cache_slots import prompt_mask, prompt_slots, put_columns, take_columns
+from keras_txf.layers.cache_slots import prompt_mask, prompt_slots, put_columns
 from keras_txf.ops.masks import as_rank_four, first_real, number_runs, prefix_mask, same_run
-from keras_txf.ops.tensors import at_least, at_most, nan_unless, swap_heads
+from keras_txf.ops.tensors import at_least, at_most, nan_unless, swap_heads, take_columns
 
 
 class Cache:
@@ -189,8 +189,6 @@ class Cache:
         if attention_bias is not None:
             bias = self._of_positions(attention_bias)
             biases += [bias, self._nan_unless(self.positions < ops.shape(attention_bias)[-2], bias.dtype)]
-        if prefix_length is not None:
-            prefix_length = ops.cast(prefix_length, "int32")
         if prefix_length is not None and self._of_prompt:
             both = ops.logical_and(
                 self.mask[:, None, None], prefix_mask(self.positions, self.key_positions, prefix_length)
@@ -200,7 +198,7 @@ class Cache:
                 both = ops.logical_and(both, ops.abs(distance) < window)
             mask = ops.logical_or(mask, both)
         elif prefix_length is not None:
-            biases.append(self._nan_unless(self.positions >= prefix_length[:, None]))
+            biases.append(self._nan_unless(ops.greater_equal(self.positions, prefix_length[:, None])))
         if bidirectional_mask is not None and self.mask is not None:
             bidirectional_mask = ops.logical_and(bidirectional_mask, self.mask)
         if bidirectional_mask is not None and self._of_prompt:

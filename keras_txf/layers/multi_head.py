@@ -8,12 +8,13 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.base import Layer
+from keras_txf.layers.cache_slots import positions_of
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.projections import Dropout, make_projection
 from keras_txf.layers.serialization import register
 from keras_txf.ops.attention import WeightDropout, attention
-from keras_txf.ops.masks import ATTENTION_MASKS, first_real
-from keras_txf.ops.tensors import at_least, batch_size, widen
+from keras_txf.ops.masks import ATTENTION_MASKS
+from keras_txf.ops.tensors import batch_size, widen
 
 # Of the attentions: how `layout_map` splits each weight over devices. See `Layer.weight_splits`.
 WEIGHT_SPLITS = {
@@ -152,7 +153,7 @@ def token_positions(inputs, positions, cache=None, padding=None):
         return cache.positions
     if positions is None:
         columns = ops.arange(ops.shape(inputs)[1], dtype="int32")
-        return columns if padding is None else at_least(columns - first_real(padding)[:, None], 0)
+        return columns if padding is None else positions_of(padding, columns)
     positions = ops.convert_to_tensor(positions)
     checks.positions(positions, *inputs.shape[:2])
     return ops.cast(positions, "int32")  # differences of unsigned integers are never negative

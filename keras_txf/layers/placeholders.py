@@ -14,7 +14,7 @@ from keras_txf.layers.base import Layer
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.serialization import register
 from keras_txf.ops.masks import first_real, padding_positions, real_tokens
-from keras_txf.ops.tensors import nan_unless
+from keras_txf.ops.tensors import insert_before, nan_unless, take_columns
 
 
 @register
@@ -169,13 +169,9 @@ class InsertBefore(Layer):
 
     def call(self, inputs, real=None):
         vectors, tokens = inputs
-        x = ops.concatenate([ops.cast(vectors, tokens.dtype), tokens], axis=1)
         if real is None:
-            return x
-        columns, number = ops.arange(ops.shape(x)[1], dtype="int32")[None], ops.shape(vectors)[1]
-        offset = columns - first_real(real)[:, None]
-        index = ops.where(offset < 0, number + columns, ops.where(offset < number, offset, columns))
-        return _take_columns(x, index)
+            return ops.concatenate([ops.cast(vectors, tokens.dtype), tokens], axis=1)
+        return insert_before(vectors, tokens, first_real(real))
 
     def compute_output_spec(self, inputs, real=None):
         vectors, tokens = inputs
@@ -213,7 +209,7 @@ class DropBefore(Layer):
         if real is None:
             return inputs[:, self.number :]
         columns = ops.arange(ops.shape(inputs)[1] - self.number, dtype="int32")[None]
-        return _take_columns(inputs, ops.where(columns < first_real(real)[:, None], columns, columns + self.number))
+        return take_columns(inputs, ops.where(columns < first_real(real)[:, None], columns, columns + self.number))
 
     def compute_output_spec(self, inputs, real=None):
         batch, length, *rest = inputs.shape
@@ -221,11 +217,6 @@ class DropBefore(Layer):
 
     def compute_mask(self, inputs, previous_mask=None):
         return None
-
-
-def _take_columns(x, index):
-    """The columns (B, C) of a tensor (B, T, ...)."""
-    return ops.take_along_axis(x, ops.expand_dims(index, tuple(range(2, len(x.shape)))), axis=1)
 
 
 @register
@@ -238,7 +229,7 @@ class PrefixMask(Layer):
     Call arguments:
         ids: int (B, T), the tokens.
         prefix_length: int (B,), the number of first tokens.
-        positions: int (T,) or (B, T); default: the number of tokens before each. Decoding passes it for new tokens.
+        positions: int (T,) or (B, T); default: how many tokens stand before each. Decoding passes those of new tokens.
 
     Returns:
         bool (B, T).

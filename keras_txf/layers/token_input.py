@@ -147,13 +147,12 @@ def padding_token(decoder, name):
     return one_token(tokens) if tokens else None
 
 
-def one_token(tokens, expected=None):
-    """The integer that all constants are; raises ValueError for others, or if it is not the expected one."""
-    tokens = [*tokens]
+def one_token(tokens):
+    """The integer that all constants of a list are; raises ValueError for others."""
     arrays = [None if keras.utils.is_keras_tensor(x) else ops.convert_to_numpy(x) for x in tokens]
     values = {float(x.flat[0]) if x is not None and x.size == 1 else math.nan for x in arrays}
     value = values.pop()
-    if values or not value.is_integer() or expected not in (None, value):
+    if values or not value.is_integer():
         raise ValueError(
             f"`decoder` must compare its tokens with one padding token, an integer; received {short_repr(tokens)}."
         )

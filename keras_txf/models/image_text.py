@@ -223,7 +223,7 @@ class _DecoderCalls:
             self.is_embedded = True
             return self._embed(layer(*args, **kwargs))
         if self.needs_padding and reads_ids and type(layer).__name__ == "NotEqual":
-            self._check_padding(x for x in keras.tree.flatten((args, kwargs)) if x is not self.ids)
+            self._check_padding([x for x in keras.tree.flatten((args, kwargs)) if x is not self.ids])
             return self._behind_image(layer(*args, **kwargs))
         if self.needs_padding and reads_ids:
             raise ValueError(
@@ -247,11 +247,10 @@ class _DecoderCalls:
 
     def _check_padding(self, tokens):
         """Raises ValueError for a comparison that `padding_token` does not see: in a model within the decoder."""
-        if self.pad_id is None:
+        if one_token(tokens) != self.pad_id:
             raise ValueError(
                 "`decoder` must compare its tokens with the padding token in its own graph, not in a model within it."
             )
-        one_token(tokens, self.pad_id)
 
     def _embed(self, x):
         if not self.before:

@@ -48,6 +48,26 @@ def swap_heads(x):
     return ops.transpose(x, (0, 2, 1, 3))
 
 
+def take_columns(x, columns):
+    """Columns (C,) or (B, C) of a tensor (B, T, ...)."""
+    if len(columns.shape) == 1:
+        return ops.take(x, columns, axis=1)
+    axes = tuple(range(2, len(x.shape)))
+    return ops.take_along_axis(x, ops.expand_dims(columns, axes) if axes else columns, axis=1)
+
+
+def insert_before(vectors, tokens, first, spare=0):
+    """Puts vectors (B, n, ...) directly before the column `first`, int (B,), of tokens (B, T, ...).
+
+    `spare` is a number of columns of any values before all others.
+    """
+    x = ops.concatenate([ops.cast(vectors, tokens.dtype), tokens], axis=1)
+    number, columns = ops.shape(vectors)[1], ops.arange(spare + ops.shape(x)[1], dtype="int32")[None] - spare
+    offset = columns - first[:, None]
+    before = number + at_least(columns, 0)  # a token before the vectors
+    return take_columns(x, ops.where(offset < 0, before, ops.where(offset < number, offset, columns)))
+
+
 def batch_size(x):
     """Returns the static batch size for a reshape, or -1 if it is unknown.
 

@@ -102,7 +102,7 @@ class AnswerLogProbs(keras.layers.Layer):
         self.supports_masking = True
 
     def call(self, logits, token_ids, answer_mask):
-        if any(None not in pair and pair[0] != pair[1] for pair in zip(answer_mask.shape, token_ids.shape)):
+        if any(map(_differ, answer_mask.shape, token_ids.shape)):
             raise ValueError(
                 f"`answer_mask` must have the shape of `token_ids`, {tuple(token_ids.shape)}; received "
                 f"{tuple(answer_mask.shape)}."

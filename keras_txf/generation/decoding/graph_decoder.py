@@ -64,7 +64,7 @@ class GraphDecoder:
             if isinstance(part, CachedPart) and (kind.keeps_all or part.window is None):
                 part.kind = kind
         self.hidden = self._hidden_states()
-        check_logits([part.call for part in self.parts], self.hidden, self.logits, self.new)
+        check_logits(self.parts, self.hidden, self.logits, self.new)
         self.tail = self._tail()
 
     def _make_parts(self, calls, pad_id):

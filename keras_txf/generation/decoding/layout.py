@@ -15,7 +15,7 @@ from keras import ops
 from keras_txf.layers.cache_slots import columns_in_slots, positions_of, prompt_mask, prompt_slots
 from keras_txf.layers.caches import Cache
 from keras_txf.ops.masks import first_real, padding_positions, put_slice, window_mask
-from keras_txf.ops.tensors import at_least
+from keras_txf.ops.tensors import at_least, insert_before
 
 
 class Layout:
@@ -75,15 +75,8 @@ class PromptLayout(Layout):
 
     def insert(self, vectors, tokens):
         """Puts n vectors (B, n, ...) directly before the first real token of (B, P, ...)."""
-        prefix, length = vectors.shape[1], ops.shape(tokens)[1]
-        more = self.columns_of(prefix)
-        columns = ops.arange(more + length, dtype="int32")[None]
-        start = self.first[:, None] + (more - prefix)
-        offset = columns - start
-        index = ops.where(offset < 0, 0, ops.where(offset < prefix, offset, prefix + columns - more))
-        x = ops.concatenate([ops.cast(vectors, tokens.dtype), tokens], axis=1)
-        index = index if len(tokens.shape) == 2 else ops.expand_dims(index, (*range(2, len(tokens.shape)),))
-        return ops.take_along_axis(x, index, axis=1)
+        prefix = vectors.shape[1]
+        return insert_before(vectors, tokens, self.first, self.columns_of(prefix) - prefix)
 
     def cache(self, memory, window, prefix, allowed, kind=Cache):
         """The `Cache` of a layer before any token; `allowed` is the caller's mask (B, columns), or None."""

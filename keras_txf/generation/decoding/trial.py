@@ -14,6 +14,7 @@ from keras import ops
 from keras_txf.backend.keras_private import flatten_layers
 from keras_txf.checks import in_one_line, short_repr
 from keras_txf.generation.decoding.layout import OrderedLayout, PromptLayout, StepLayout
+from keras_txf.generation.decoding.parts import CutPart
 
 BATCH, LENGTH, PROMPT, PADDING, WIDTH = 2, 257, 253, 3, 4  # the width divides the columns of a prompt
 KNOWN = (
@@ -23,7 +24,6 @@ KNOWN = (
 )  # fmt: skip
 LINEAR = (keras.layers.Dense, keras.layers.ReversibleEmbedding)
 ROWS = 4  # batch and length on which the last calls run
-LONGEST_PREFIX = 4096  # vectors before the tokens that a last call may cut, for the trial
 NORMS = (keras.layers.LayerNormalization, keras.layers.RMSNormalization)  # along the last axis
 DECODE_IN_GRAPH = (
     keras.layers.Conv1D, keras.layers.GroupQueryAttention, keras.layers.MultiHeadAttention, keras.layers.RNN
@@ -63,28 +63,27 @@ def check_part(part, new, padding, vocab_size):
     passed.add(arguments)
 
 
-def check_logits(calls, hidden, logits, new):
+def check_logits(parts, hidden, logits, new):
     """Raises ValueError if a model returns probabilities: samplers and beams would take them for logits.
 
     Args:
-        calls: list of the `GraphCall`s of the parts, in order.
+        parts: list of the `Part`s, in order.
         hidden: Symbol of the input of the layer that makes the logits. The calls after it run on large random values,
             for which logits leave the interval from 0 to 1.
         logits: Symbol of the logits.
         new: set of the Symbols that depend on new tokens.
     """
     last, made = [], {hidden}
-    for call in calls:
-        if not made.isdisjoint(call.inputs):
-            last.append(call)
-            made.update(call.outputs)
-    if all(map(_is_linear, (call.operation for call in last))):
+    for part in parts:
+        if not made.isdisjoint(part.call.inputs):
+            last.append(part)
+            made.update(part.call.outputs)
+    calls = [part.call for part in last]
+    if all(map(_is_linear, (call.operation for call in calls))):
         return
-    found, size = _run_on_random(last, logits, ROWS), ROWS
-    while not found.size and size < LONGEST_PREFIX:  # the last call cuts vectors before the tokens
-        size *= 8
-        found = _run_on_random(last, logits, size)
-    if found.size and found.min() >= 0 and found.max() <= 1 and found.any():
+    vectors = max((part.prefix for part in last if isinstance(part, CutPart)), default=0)  # before the tokens
+    found = _run_on_random(calls, logits, vectors + ROWS)
+    if found.min() >= 0 and found.max() <= 1 and found.any():
         raise ValueError(
             "`model` must return logits, which may be any numbers; it returns probabilities. Leave out the softmax at "
             "its end and train with from_logits=True, or make a model that ends before the softmax."
